@@ -11,9 +11,11 @@ import functools
 import inspect
 import math
 import operator
+import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -55,6 +57,8 @@ class Option:
         Whether it is left out of a store's attributes at its default.
     positional
         Whether it is an argument of the command line.
+    required
+        Whether the command line must have it, although functions have a default.
     bounds
         Valid range of a number: ``least``, ``above``, ``most`` or ``below``.
     """
@@ -67,11 +71,12 @@ class Option:
     check: Callable[[Any], object] | None = None
     sparse: bool = False
     positional: bool = False
+    required: bool = False
     bounds: Mapping[str, float] = field(default_factory=dict)
 
 
 def option(
-    default: Any,  # noqa: ANN401 - of the field's type
+    default: Any,  # noqa: ANN401 - of the field's type; MISSING: the option is required
     text: str,
     metavar: str | None = None,
     *,
@@ -80,6 +85,7 @@ def option(
     parse: Callable[[str], Any] | None = None,
     check: Callable[[Any], object] | None = None,
     sparse: bool = False,
+    required: bool = False,
     **bounds: float,
 ) -> Any:  # noqa: ANN401 - as `dataclasses.field`
     """Return a field of a dataclass that is an option; see `Option`.
@@ -95,7 +101,7 @@ def option(
     """
     declared = Option(
         help=text, metavar=metavar, section=section, flag=flag, parse=parse, check=check,
-        sparse=sparse, bounds=bounds,
+        sparse=sparse, required=required or default is MISSING, bounds=bounds,
     )  # fmt: skip
     return field(default=default, metadata={"option": declared})
 
@@ -113,14 +119,15 @@ class Setting:
     """An option with its name, type and default: converts and checks its values.
 
     The type is ``int``, ``float``, ``str``, ``bool``, ``Path``, a Literal, None, a union of them,
-    or for an argument a tuple of one of them.
+    or a tuple of one of them, of an argument or option with several values.
     """
 
     def __init__(self, item: Field[Any], kind: Any) -> None:  # noqa: ANN401 - a type form
         self.declared: Option = item.metadata["option"]
         self.name, self.default, self.help = item.name, item.default, self.declared.help
         self.positional, self.bounds = self.declared.positional, self.declared.bounds
-        self.several = self.positional and get_origin(kind) is tuple
+        # An option with a parser takes all values of a tuple from one word.
+        self.several = get_origin(kind) is tuple and self.declared.parse is None
         self.flag = self.declared.flag or f"--{item.name.replace('_', '-')}"
         kind = get_args(kind)[0] if self.several else kind
         self.kinds = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
@@ -149,12 +156,17 @@ class Setting:
         """
         if not self.several:
             return self.convert(given)
-        return tuple(map(self.convert, [given] if isinstance(given, str) else given))
+        several = [given] if isinstance(given, str | os.PathLike) else given
+        return tuple(map(self.convert, several))
 
     def convert(self, given: Any) -> Any:  # noqa: ANN401 - as of `value`
         """Return one word or value as the option's; see `value`."""
+        if isinstance(given, str) and not given.strip():
+            raise UsageError(f"`{self.name}` is empty. Is a shell variable not set?")
         if self.declared.parse is not None and isinstance(given, str):
             value = self.declared.parse(given)
+        elif Any in self.kinds:
+            value = given
         else:
             words: tuple[str, ...] = ("none",) if given is None else (str(given),)
             if isinstance(given, bool):  # YAML reads a bare `off`, `no`, `on` or `yes` as one
@@ -249,6 +261,31 @@ def check_options(options: object, record: type) -> None:
         setting.check(getattr(options, name))
 
 
+def local_output(text: str) -> Path:
+    """Return the path of an output; raise UsageError for an address such as ``s3://bucket``."""
+    if "://" in text:
+        raise UsageError(
+            f"`out` {text}: this command writes to local folders only. Copy the result afterwards, "
+            "for example with aws s3 cp --recursive"
+        )
+    return Path(text)
+
+
+def any_output(text: str) -> str | Path:
+    """Return the path of an output, or its ``s3://`` address as text."""
+    return text if text.startswith("s3://") else local_output(text)
+
+
+def made(record: type[R], given: dict[str, Any]) -> R:
+    """Return a record of those options that are its own, which are taken out, by name.
+
+    They are converted and checked as on a command line.
+    """
+    settings = settings_of(record)  # type: ignore[arg-type]  # classes are hashable
+    own = {name: given.pop(name) for name in settings.keys() & given.keys()}
+    return record(**checked_values(settings, own))
+
+
 def options_of(record: type, *only: str) -> list[Field[Any]]:
     """Return the fields of a record, or some of them."""
     return [item for item in fields(record) if not only or item.name in only]
@@ -257,7 +294,8 @@ def options_of(record: type, *only: str) -> list[Field[Any]]:
 def with_options(declared: Iterable[Field[Any]]) -> Callable[[F], F]:
     """Return a decorator that replaces ``**options`` of a function by declared keywords.
 
-    They are in its signature and in its docstring, and unknown ones are refused.
+    They are in its signature and in its docstring, and unknown ones are refused. Parameters that
+    the function has itself are documented too.
     """
     declared = list(declared)
 
@@ -268,10 +306,11 @@ def with_options(declared: Iterable[Field[Any]]) -> Callable[[F], F]:
             inspect.Parameter(
                 item.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=item.default,
+                default=inspect.Parameter.empty if item.default is MISSING else item.default,
                 annotation=item.type,
             )
             for item in declared
+            if item.name not in signature.parameters
         ]
         signature = signature.replace(parameters=[*own, *keywords])
 

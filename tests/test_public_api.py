@@ -30,6 +30,8 @@ KEYWORDS = {
 # Functions whose signature is made of records.
 WITH_OPTIONS = (
     *("geoprep.build_zarr", "geoprep.score", "geoprep.vectorize", "geoprep.write_road_table"),
+    *("geoprep.synthesize", "geoprep.download", "geoprep.store_info", "geoprep.check_store"),
+    *("geoprep.preview", "geoprep.export_scenes", "geoprep.polygonize", "geoprep.compare"),
 )
 # Special methods that are part of an interface; others serve Python itself.
 SPECIAL = ("__call__", "__enter__", "__getitem__", "__iter__", "__len__", "__fspath__")

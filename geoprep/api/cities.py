@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
+from geoprep.options import local_output, made, option, options_of, with_options
 
 if TYPE_CHECKING:
     from geoprep.sources.cities import City
-    from geoprep.storage.local_files import StrPath
 
 
 def list_cities() -> dict[str, City]:
@@ -21,43 +20,44 @@ def list_cities() -> dict[str, City]:
     return dict(CITIES)
 
 
-def synthesize(
-    city: str,
-    *,
-    scenes: int = 24,
-    out: StrPath = "data",
-    seed: int = 0,
-    product: str | Sequence[str] = "PS-RGB",
-    size: int = 1300,
-    labels: Literal["roads", "classes"] = "roads",
-    workers: int | None = None,
-    progress: bool = True,
-) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class SynthOptions:
+    """Options: of a synthetic city."""
+
+    city: str = option(
+        MISSING,
+        "Name of a SpaceNet city, which decides location, names and label schema; `geoprep cities` "
+        "lists them.",
+        "TEXT",
+    )
+    scenes: int = option(24, "Number of scenes.", "N", least=1)
+    out: Path = option(Path("data"), "Folder for the city.", "DIRECTORY", parse=local_output)
+    seed: int = option(0, "Random seed; each seed gives a different city.", "N")
+    product: tuple[Literal["PS-RGB", "PS-MS", "PAN"], ...] = option(
+        ("PS-RGB",),
+        "Imagery product, or several: PS-RGB (3 bands, uint8), PS-MS (8 bands, 11 bits in uint16) "
+        "or PAN (1 band, 11 bits in uint16).",
+    )
+    size: int = option(1300, "Side of a scene in pixels.", "PIXELS", least=64, most=4096)
+    labels: Literal["roads", "classes"] = option(
+        "roads",
+        "roads: road labels as GeoJSON. classes: also classes/, with a raster of land cover per "
+        "scene (background, building, road, water, tree) and classes.yaml.",
+    )
+    workers: int | None = option(
+        None, "Number of worker threads. Default: one per core.", "N", least=1
+    )
+
+
+@with_options(options_of(SynthOptions))
+def synthesize(city: str, *, progress: bool = True, **options: Any) -> Path:  # noqa: ANN401 - fields of `SynthOptions`
     """Make a synthetic city in SpaceNet layout: georeferenced scenes with road labels.
 
     The same seed gives the same files. Existing scenes of the same city are kept.
 
     Parameters
     ----------
-    city
-        Name of a SpaceNet city, which decides location, names and label schema; `geoprep cities`
-        lists them.
-    scenes
-        Number of scenes.
-    out
-        Folder for the city.
-    seed
-        Random seed; each seed gives a different city.
-    product
-        Imagery product, or several: ``PS-RGB`` (3 bands, uint8), ``PS-MS`` (8 bands, 11 bits in
-        uint16) or ``PAN`` (1 band, 11 bits in uint16).
-    size
-        Side of a scene in pixels.
-    labels
-        ``roads``: road labels as GeoJSON. ``classes``: also ``classes/``, with a raster of land
-        cover per scene (background, building, road, water, tree) and ``classes.yaml``.
-    workers
-        Number of worker threads. Default: one per core.
+    **options
     progress
         Whether to show a progress bar.
 
@@ -76,19 +76,17 @@ def synthesize(
     from geoprep.sources.cities import get_city
     from geoprep.synth import synthesise
 
-    if labels not in ("roads", "classes"):
-        raise UsageError(f"`labels` {labels!r}: expected roads or classes")
-
+    given = made(SynthOptions, {"city": city, **options})
     with counting_bar("drawing scenes", quiet=not progress) as advance:
         return synthesise(
-            Path(out),
-            get_city(city),
-            scenes=scenes,
-            seed=seed,
-            products=(product,) if isinstance(product, str) else tuple(product),
-            size=size,
-            classes=labels == "classes",
-            workers=workers or usable_cpus(),
+            given.out,
+            get_city(given.city),
+            scenes=given.scenes,
+            seed=given.seed,
+            products=given.product,
+            size=given.size,
+            classes=given.labels == "classes",
+            workers=given.workers or usable_cpus(),
             on_scene=advance,
         )
 
@@ -117,32 +115,37 @@ class Download:
     missing_nbytes: int
 
 
-def download(
-    city: str,
-    *,
-    product: str = "PS-RGB",
-    scenes: int | None = None,
-    archives: bool = False,
-    out: StrPath = "data",
-    dry_run: bool = False,
-    progress: bool = True,
-) -> Download:
+@dataclass(frozen=True, kw_only=True)
+class DownloadOptions:
+    """Source: what is downloaded, and where to."""
+
+    city: str = option(MISSING, "Name of the city; `geoprep cities` lists them.", "TEXT")
+    product: str = option("PS-RGB", "Imagery product: PS-RGB, PS-MS, MS or PAN.", "TEXT")
+    scenes: int | None = option(
+        None, "Number of scenes, labelled ones first. Default: all.", "N", least=1
+    )
+    archives: bool = option(
+        False, "Download the archives with all products instead of single files."
+    )
+    out: Path = option(
+        *(Path("data"), "Folder for the files, created where missing.", "DIRECTORY"),
+        section="Output",
+        parse=local_output,
+    )
+    dry_run: bool = option(
+        False,
+        "List objects and bytes, and check that they fit on the disk; download nothing.",
+        section="Run",
+    )
+
+
+@with_options(options_of(DownloadOptions))
+def download(city: str, *, progress: bool = True, **options: Any) -> Download:  # noqa: ANN401 - fields of `DownloadOptions`
     """Download a SpaceNet city from the public bucket. Existing files are checked and kept.
 
     Parameters
     ----------
-    city
-        Name of the city; `geoprep cities` lists them.
-    product
-        Imagery product: ``PS-RGB``, ``PS-MS``, ``MS`` or ``PAN``.
-    scenes
-        Number of scenes, labelled ones first. Default: all.
-    archives
-        Download the archives with all products instead of single files.
-    out
-        Folder for the files, created where missing.
-    dry_run
-        List objects and bytes, and check that they fit on the disk; download nothing.
+    **options
     progress
         Whether to show a progress bar.
 
@@ -165,13 +168,17 @@ def download(
         list_files,
     )
 
-    if archives and scenes is not None:
+    given = made(DownloadOptions, {"city": city, **options})
+    if given.archives and given.scenes is not None:
         raise UsageError("`scenes` selects single files: leave out `archives`")
-    known, folder = get_city(city), Path(out)
-    files = list_archives(known, folder) if archives else list_files(known, product, folder, scenes)
+    known, folder = get_city(given.city), given.out
+    if given.archives:
+        files = list_archives(known, folder)
+    else:
+        files = list_files(known, given.product, folder, given.scenes)
     listed = tuple((remote.address, path, remote.size) for path, remote in files.items())
     total, missing = sum(size for *_, size in listed), bytes_to_download(files)
-    if dry_run:
+    if given.dry_run:
         check_free_space(files, folder)
         return Download(folder, listed, 0, 0, total, missing)
     with counting_bar("downloading, MB", quiet=not progress, per=10**6) as report:

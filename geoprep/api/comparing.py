@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from geoprep.errors import UsageError
-from geoprep.options import options_of, taken, with_options
+from geoprep.options import argument, made, option, options_of, taken, with_options
 from geoprep.roads.options import CompareOptions
 
 if TYPE_CHECKING:
@@ -16,28 +17,40 @@ if TYPE_CHECKING:
     from geoprep.storage.local_files import StrPath
 
 
-@with_options(options_of(CompareOptions))
+@dataclass(frozen=True, kw_only=True)
+class CompareArguments:
+    """Files: the two networks."""
+
+    roads: Path = argument("The map: OpenStreetMap data, labels or a road network.", "MAP")
+    proposal: Path = argument("The road network that `vectorize` traced.", "PROPOSAL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareFiles:
+    """Files: what is written, and the area."""
+
+    out: Path | None = option(
+        *(None, "GeoPackage to write; the missing roads are written beside it as .osm.", "FILE"),
+        required=True,
+    )
+    images: Path | None = option(
+        None,
+        "Image, folder of images, or store: the area that is compared. Default: the bounding box "
+        "of the proposal and what is near it.",
+        "PATH",
+    )
+
+
+@with_options(options_of(CompareArguments) + options_of(CompareFiles) + options_of(CompareOptions))
 def compare(
     roads: StrPath | RoadNetwork,
     proposal: StrPath | RoadNetwork,
-    *,
-    out: StrPath | None = None,
-    images: StrPath | None = None,
-    **options: Any,  # noqa: ANN401 - fields of `CompareOptions`
+    **options: Any,  # noqa: ANN401 - fields of `CompareFiles` and `CompareOptions`
 ) -> RoadChanges:
     """Return traced roads that a map lacks, and roads of the map that no trace confirms.
 
     Parameters
     ----------
-    roads
-        The map: OpenStreetMap data, labels or a road network.
-    proposal
-        The road network that `vectorize` traced.
-    out
-        GeoPackage to write; the missing roads are written beside it as .osm.
-    images
-        Image, folder of images, or store: the area that is compared. Default: the bounding box of
-        the proposal and what is near it.
     **options
 
     Raises
@@ -63,21 +76,22 @@ def compare(
     from geoprep.roads.scoring.pairs import image_borders
     from geoprep.storage.output_files import outputs, require_suffix
 
-    if out is not None:
-        require_suffix(Path(out), ".gpkg")
-        read = (roads, proposal, images)
-        outputs(Path(out), inputs=[Path(given) for given in read if isinstance(given, str | Path)])
+    files = made(CompareFiles, options)
+    if files.out is not None:
+        require_suffix(files.out, ".gpkg")
+        read = (roads, proposal, files.images)
+        outputs(files.out, inputs=[Path(given) for given in read if isinstance(given, str | Path)])
     graph, proposed = _graph(roads), _graph(proposal)
     if (graph.crs is None) != (proposed.crs is None):
         raise UsageError("only one of map and proposal is georeferenced: give both in a CRS")
     area = None
-    if images is not None and proposed.crs is not None:
-        grids = image_borders(Path(images)).values()
+    if files.images is not None and proposed.crs is not None:
+        grids = image_borders(files.images).values()
         outlines = [grid.outline_in(proposed.crs) for grid in grids]
         area = cast("shapely.Polygon", shapely.union_all(outlines))
     changes = compare_networks(graph, proposed, area, taken(options, CompareOptions))
-    if out is not None:
-        changes.to_file(out)
+    if files.out is not None:
+        changes.to_file(files.out)
     return changes
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geoprep.errors import UsageError
 from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions
-from geoprep.options import options_of, taken, with_options
+from geoprep.options import made, option, options_of, taken, with_options
 from geoprep.roads.options import LABEL_OPTIONS, TOPO_INTERVAL_M, TOPO_MATCH_M, ScoreOptions
 from geoprep.texts import csv_cell
 
@@ -36,8 +36,71 @@ _COLUMNS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoreFiles:
+    """Input: what is scored."""
+
+    truth: Path = option(
+        MISSING,
+        "Ground truth: file of one scene, folder with a file per scene, or SpaceNet table (.csv), "
+        "of labels or road networks. Functions take a `RoadNetwork` too.",
+        "PATH",
+    )
+    proposal: Path = option(
+        MISSING,
+        "Road networks to score, given like the ground truth. If both are rasters, or folders of "
+        "rasters, their classes are scored.",
+        "PATH",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreImages:
+    """Input: the images of the scenes."""
+
+    images: Path | None = option(
+        None,
+        "Image, folder of images, or store of the scenes: their borders, which both sides are "
+        "clipped to, and the georeference of tables. Without it, a city is scored within the "
+        "bounding box of each scene's ground truth, and false roads outside that box do not count.",
+        "PATH",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreClasses:
+    """Classes: those of rasters."""
+
+    classes: Any = option(
+        None,
+        "Classes of ground truth rasters, as for `geoprep build-zarr`. Default: their values are "
+        "the numbers of the classes of the predictions.",
+        "FILE|TEXT",
+    )
+    boundary: float = option(
+        2.0,
+        "Largest distance in pixels between boundaries of classes that match.",
+        "PIXELS",
+        above=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreRun:
+    """Run: how scores are computed and written."""
+
+    csv: Path | None = option(None, "File to write the rows to as well.", "FILE")
+    threads: int | None = option(
+        None, "Worker threads for large networks, at most 2. Default: 2.", "N", least=1
+    )
+
+
 @with_options(
     (
+        *options_of(ScoreFiles),
+        *options_of(ScoreImages),
+        *options_of(ScoreClasses),
+        *options_of(ScoreRun),
         *options_of(ScoreOptions),
         *options_of(RoadOptions, *LABEL_OPTIONS),
         *options_of(ClassOptions, "other", "tolerance"),
@@ -48,40 +111,16 @@ def score(
     truth: StrPath | RoadNetwork,
     proposal: StrPath | RoadNetwork,
     *,
-    images: StrPath | None = None,
-    classes: Any = None,  # noqa: ANN401 - a path, text or plain values
-    boundary: float = 2.0,
-    csv: StrPath | None = None,
-    threads: int | None = None,
     progress: bool = True,
-    **options: Any,  # noqa: ANN401 - fields of `ScoreOptions`, and options of labels
+    **options: Any,  # noqa: ANN401 - fields of the records above, and options of labels
 ) -> pd.DataFrame:
     """Return APLS, APLS_time and TOPO of a road network, or IoU of classes, against ground truth.
 
     Parameters
     ----------
-    truth
-        Ground truth: file of one scene, folder with a file per scene, or SpaceNet table (.csv), of
-        labels or road networks. Functions take a `RoadNetwork` too.
-    proposal
-        Road networks to score, given like the ground truth. If both are rasters, or folders of
-        rasters, their classes are scored.
-    images
-        Image, folder of images, or store of the scenes: their borders, which both sides are clipped
-        to, and the georeference of tables. Without it, a city is scored within the bounding box of
-        each scene's ground truth, and false roads outside that box do not count.
-    classes
-        Classes of ground truth rasters, as for `geoprep build-zarr`. Default: their values are the
-        numbers of the classes of the predictions.
-    boundary
-        Largest distance in pixels between boundaries of classes that match.
-    csv
-        File to write the rows to as well.
-    threads
-        Worker threads for large networks, at most 2. Default: 2.
+    **options
     progress
         Whether to show a progress bar.
-    **options
 
     Returns
     -------
@@ -122,25 +161,29 @@ def score(
     from geoprep.roads.scoring.scenes import mean_scores, reliability, score_scenes
     from geoprep.storage.output_files import outputs
 
-    if csv is not None:
+    images = made(ScoreImages, options).images
+    classes, work = made(ScoreClasses, options), made(ScoreRun, options)
+    if work.csv is not None:
         given = (truth, proposal, images)
-        outputs(Path(csv), inputs=[path for path in given if isinstance(path, str | os.PathLike)])
+        outputs(work.csv, inputs=[path for path in given if isinstance(path, str | os.PathLike)])
     settings, rule = taken(options, ScoreOptions), taken(options, SpeedRule, *LABEL_OPTIONS)
-    named = taken({"classes": classes} | options, ClassOptions, "classes", "other", "tolerance")
+    named = taken(
+        {"classes": classes.classes} | options, ClassOptions, "classes", "other", "tolerance"
+    )
     class_rule = named.make_rule(options.get("label_nodata"))
     if has_rasters(truth) and has_rasters(proposal):
-        return _score_classes(truth, proposal, class_rule, boundary, csv)
-    if classes is not None:
+        return _score_classes(truth, proposal, class_rule, classes.boundary, work.csv)
+    if classes.classes is not None:
         raise UsageError("`classes` is for rasters: give rasters as `truth` and `proposal`")
     pairs = pair_scenes(
         _side(truth),
         _side(proposal),
-        images=None if images is None else Path(images),
+        images=images,
         pixel_size_m=settings.pixel_size,
         rule=rule,
     )
     with counting_bar("scoring", quiet=not progress, per=1000) as advance:
-        scores = score_scenes(pairs, settings, threads=threads, advance=advance)
+        scores = score_scenes(pairs, settings, threads=work.threads, advance=advance)
     scenes = [asdict(score_of_scene) for score_of_scene in scores]
     # Figures that are not defined are NaN.
     frame = pd.json_normalize(scenes).reindex(columns=list(_COLUMNS))
@@ -156,7 +199,7 @@ def score(
         **({"confidence": asdict(confidence)} if confidence else {}),
         "settings": _settings(settings),
     }
-    return _with_csv(frame, csv)
+    return _with_csv(frame, work.csv)
 
 
 def _settings(settings: ScoreOptions) -> dict[str, Any]:
@@ -177,7 +220,7 @@ def _score_classes(
     proposal: Any,  # noqa: ANN401 - as above
     rule: ClassRaster | None,
     boundary: float,
-    csv: StrPath | None,
+    csv: Path | None,
 ) -> pd.DataFrame:
     """Return the scores of rasters of classes; see `score`."""
     import pandas as pd
@@ -191,26 +234,69 @@ def _score_classes(
     return _with_csv(frame, csv)
 
 
-def _with_csv(frame: pd.DataFrame, csv: StrPath | None) -> pd.DataFrame:
+def _with_csv(frame: pd.DataFrame, csv: Path | None) -> pd.DataFrame:
     """Return a frame, after writing it as CSV if a file is given."""
     from geoprep.storage.output_files import replaced
 
     if csv is not None:
-        with replaced(Path(csv)) as partial:
+        with replaced(csv) as partial:
             named = frame.reset_index() if frame.index.name else frame
             named.map(csv_cell).to_csv(partial, index=False)
     return frame
 
 
+@dataclass(frozen=True, kw_only=True)
+class PolygonFile:
+    """Output: the polygons."""
+
+    out: Path | None = option(
+        None,
+        "File to write; its suffix sets the format: .gpkg, .geojson (longitude and latitude) or "
+        ".fgb.",
+        "FILE",
+        required=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolygonOptions:
+    """Polygons: how areas become polygons."""
+
+    simplify_m: float | None = option(
+        None,
+        "Simplify edges by about so many metres, shared edges alike, so that no gaps open between "
+        "neighbours; 0 keeps the edges of pixels. Default: one pixel.",
+        "METRES",
+        flag="--simplify",
+        least=0,
+    )
+    min_area_m2: float | None = option(
+        None,
+        "Leave out smaller polygons; 0 for none. Default: the area of 10 pixels.",
+        "M2",
+        flag="--min-area",
+        least=0,
+    )
+    square: bool = option(
+        False,
+        "Give buildings right angles: every wall along the main direction of its building or "
+        "across it. An outline stays as it is if it is round, or if that would change its area by "
+        "more than 5 %, or its IoU with the pixels would be below 0.9. Edges are simplified by a "
+        "pixel or more.",
+    )
+    pixel_size: float | None = option(
+        None,
+        "Pixel width in metres of a prediction that is not georeferenced.",
+        "METRES",
+        above=0,
+    )
+    background: bool = option(False, "Keep the class background.")
+
+
+@with_options(options_of(PolygonFile) + options_of(PolygonOptions))
 def polygonize(
     source: Any,  # noqa: ANN401 - a path or several
-    *,
-    out: StrPath | None = None,
-    simplify_m: float | None = None,
-    min_area_m2: float | None = None,
-    square: bool = False,
-    background: bool = False,
-    pixel_size: float | None = None,
+    **options: Any,  # noqa: ANN401 - fields of `PolygonFile` and `PolygonOptions`
 ) -> gpd.GeoDataFrame:
     """Return the classes of predictions as polygons, dissolved across their borders.
 
@@ -219,21 +305,7 @@ def polygonize(
     source
         A prediction of classes, or a folder of them; or several. Where they overlap the first
         counts.
-    out
-        File to write; its suffix sets the format: .gpkg, .geojson (longitude and latitude) or .fgb.
-    simplify_m
-        Simplify edges by about so many metres, shared edges alike, so that no gaps open between
-        neighbours; 0 keeps the edges of pixels. Default: one pixel.
-    min_area_m2
-        Leave out smaller polygons; 0 for none. Default: the area of 10 pixels.
-    square
-        Give buildings right angles: every wall along the main direction of its building or across
-        it. An outline stays as it is if it is round, or if that would change its area by more than
-        5 %, or its IoU with the pixels would be below 0.9. Edges are simplified by a pixel or more.
-    background
-        Keep the class background.
-    pixel_size
-        Pixel width in metres of a prediction that is not georeferenced.
+    **options
 
     Returns
     -------
@@ -259,17 +331,12 @@ def polygonize(
     from geoprep.storage.output_files import outputs, replaced, require_suffix
 
     several = [source] if isinstance(source, str | os.PathLike) else list(source)
-    target = None if out is None else Path(out)
+    target = made(PolygonFile, options).out
     if target is not None:
         require_suffix(target, ".gpkg", ".geojson", ".fgb")
         outputs(target, inputs=several)
     frame = polygonize_rasters(
-        [Path(one) for one in several],
-        simplify_m=simplify_m,
-        min_area_m2=min_area_m2,
-        square=square,
-        background=background,
-        pixel_size=pixel_size,
+        [Path(one) for one in several], **asdict(made(PolygonOptions, options))
     )
     if target is not None:
         with replaced(target) as partial:

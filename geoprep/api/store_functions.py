@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
+from geoprep.options import argument, local_output, made, option, options_of, with_options
 
 if TYPE_CHECKING:
     from geoprep.api.networks import RoadNetwork
@@ -24,28 +26,35 @@ def _opened(store: Store | StrPath) -> StoreReader:
     return store.reader if isinstance(store, Store) else StoreReader.open(str(store))
 
 
-def store_info(
-    store: Store | StrPath,
-    *,
-    scenes: bool = False,
-    batch_size: int = 8,
-    crop: int = 256,
-    workers: int = 4,
-) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class StoreArgument:
+    """Options: the store of a command."""
+
+    store: str = argument("Store, or its path or address.", "STORE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoOptions:
+    """Options: of what is printed about a store."""
+
+    scenes: bool = option(False, "Add every scene, under scene_table.")
+    batch_size: int = option(8, "Samples per batch, for the memory of a loader.", "N", least=1)
+    crop: int = option(
+        256,
+        "Side of the crops in pixels, for the memory; larger than a tile: whole tiles.",
+        "PIXELS",
+        least=1,
+    )
+    workers: int = option(4, "Worker threads of a loader, for the memory.", "N", least=1)
+
+
+@with_options(options_of(StoreArgument) + options_of(InfoOptions))
+def store_info(store: Store | StrPath, **options: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of `InfoOptions`
     """Return facts about a store as plain JSON values.
 
     Parameters
     ----------
-    store
-        A store, or its path or address.
-    scenes
-        Add every scene, under ``scene_table``.
-    batch_size
-        Samples per batch, for the memory of a loader.
-    crop
-        Side of the crops in pixels, for the memory; larger than a tile: whole tiles.
-    workers
-        Worker threads of a loader, for the memory.
+    **options
 
     Returns
     -------
@@ -67,21 +76,25 @@ def store_info(
     """
     from geoprep.views.facts import info
 
-    sizes = {"batch_size": batch_size, "crop": crop, "workers": workers}
-    return info(_opened(store), scenes=scenes, **sizes)
+    return info(_opened(store), **asdict(made(InfoOptions, options)))
 
 
-def check_store(
-    store: Store | StrPath, *, workers: int | None = None, progress: bool = True
-) -> VerifyReport:
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Options: of a check."""
+
+    workers: int | None = option(
+        None, "Number of worker threads. Default: one per core.", "N", least=1
+    )
+
+
+@with_options(options_of(StoreArgument) + options_of(CheckOptions))
+def check_store(store: Store | StrPath, *, progress: bool = True, **options: Any) -> VerifyReport:  # noqa: ANN401 - fields of `CheckOptions`
     """Check every file and chunk of a store against checksums and hashes.
 
     Parameters
     ----------
-    store
-        A store, or its path or address.
-    workers
-        Number of worker threads. Default: one per core.
+    **options
     progress
         Whether to show a progress bar.
 
@@ -99,40 +112,70 @@ def check_store(
     from geoprep.verify.store_check import verify
 
     with counting_bar("checking shards", quiet=not progress) as report:
-        return verify(os.fspath(store), workers=workers, report=report)
+        return verify(os.fspath(store), report=report, **asdict(made(CheckOptions, options)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class PreviewOptions:
+    """Options: of a picture or page."""
+
+    out: Path = option(
+        Path("preview.png"),
+        "Picture (.png, .pdf, .svg, .jpg) or page (.html) to write.",
+        "FILE",
+        parse=local_output,
+    )
+    scenes: tuple[str, ...] = option(
+        (),
+        "Id of a scene to draw, or its end, or several. Default: some that represent the store.",
+        "NAME",
+        flag="--scene",
+    )
+    count: int = option(6, "Number of scenes to draw if no `scenes` are given.", "N", least=1)
+    level: int | None = option(
+        None,
+        "Level to read. Default: as fine as the picture; for a page, the finest.",
+        "LEVEL",
+        least=1,
+    )
+    over: Path | None = option(
+        None,
+        "Image to draw below roads or polygons; of a table, the image whose roads are drawn.",
+        "IMAGE",
+    )
+    pixel_size: float | None = option(
+        None,
+        "Pixel size of the image `over` in metres, for features that are not georeferenced.",
+        "METRES",
+        above=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreviewArgument:
+    """Options: what is drawn."""
+
+    source: str = argument(
+        "Store, or its path or address; or a road network, or its file (.gpkg, .geojson, .graphml, "
+        ".parquet, .osm, or a SpaceNet table .csv); or a file of polygons (.gpkg, .geojson, "
+        ".parquet), coloured by their field class.",
+        "STORE|FEATURES",
+    )
+
+
+@with_options(options_of(PreviewArgument) + options_of(PreviewOptions))
 def preview(
     source: Store | RoadNetwork | StrPath,
     out: StrPath = "preview.png",
     *,
-    scenes: Sequence[str] = (),
-    count: int = 6,
-    level: int | None = None,
-    over: StrPath | None = None,
-    pixel_size: float | None = None,
     progress: bool = True,
+    **options: Any,  # noqa: ANN401 - fields of `PreviewOptions`
 ) -> Path:
     """Draw scenes of a store, a road network or polygons, or write an HTML page of a store.
 
     Parameters
     ----------
-    source
-        A store, or its path or address; or a road network, or its file (.gpkg, .geojson, .graphml,
-        .parquet, .osm, or a SpaceNet table .csv); or a file of polygons (.gpkg, .geojson,
-        .parquet), coloured by their field ``class``.
-    out
-        Picture (.png, .pdf, .svg, .jpg) or page (.html) to write.
-    scenes
-        Id of a scene to draw, or its end, or several. Default: some that represent the store.
-    count
-        Number of scenes to draw if no `scenes` are given.
-    level
-        Level to read. Default: as fine as the picture; for a page, the finest.
-    over
-        Image to draw below roads or polygons; of a table, the image whose roads are drawn.
-    pixel_size
-        Pixel size of the image `over` in metres, for features that are not georeferenced.
+    **options
     progress
         Whether to show a progress bar for a page.
 
@@ -153,37 +196,74 @@ def preview(
     from geoprep.api.networks import RoadNetwork, draw_network
     from geoprep.roads.names import NETWORK_SUFFIXES, TABLE_SUFFIX
 
-    path, drawn = Path(out), (*NETWORK_SUFFIXES, TABLE_SUFFIX)
+    given, drawn = made(PreviewOptions, {"out": out, **options}), (*NETWORK_SUFFIXES, TABLE_SUFFIX)
     if isinstance(source, RoadNetwork) or os.fspath(source).endswith(drawn):
-        if scenes or level is not None:
+        if given.scenes or given.level is not None:
             raise UsageError(
                 "`scenes` and `level` are for stores. Omit them for a road network or polygons"
             )
-        return draw_network(source, path, over=over, pixel_size=pixel_size)
-    if over is not None:
+        return draw_network(source, given.out, over=given.over, pixel_size=given.pixel_size)
+    if given.over is not None:
         formats = ", ".join(drawn)
-        raise UsageError(f"`over` {over} is for road networks and polygons ({formats}). Omit it")
+        raise UsageError(
+            f"`over` {given.over} is for road networks and polygons ({formats}). Omit it"
+        )
     from geoprep.executors.progress import counting_bar
     from geoprep.views.overview import preview as draw
     from geoprep.views.page import make_page
 
     opened = _opened(source)
-    if path.suffix.lower() not in (".html", ".htm"):
-        return draw(opened, path, scenes=list(scenes) or None, count=count, level=level)
-    if scenes:
+    if given.out.suffix.lower() not in (".html", ".htm"):
+        return draw(
+            opened,
+            given.out,
+            scenes=list(given.scenes) or None,
+            count=given.count,
+            level=given.level,
+        )
+    if given.scenes:
         raise UsageError("`scenes` are for pictures. Omit them: a page shows every scene")
     with counting_bar("drawing scenes", quiet=not progress) as report:
-        return make_page(opened, path, level=level, report=report)
+        return make_page(opened, given.out, level=given.level, report=report)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExportTarget:
+    """Options: of the command alone."""
+
+    scenes: tuple[str, ...] = option(
+        (),
+        "Scene id, or its end such as chip12, or all.",
+        "NAME[,NAME]|all",
+        flag="--scene --scenes",
+    )
+    by: Literal["scene", "tile"] | None = option(
+        None,
+        "Export the outlines of all scenes or tiles (.geojson, .gpkg) instead of pixels.",
+        flag="--footprints",
+    )
+    out: Path = option(MISSING, "File NAME.tif, or a folder.", "PATH", parse=local_output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Options: of exported pixels."""
+
+    level: int | None = option(None, "Level to export. Default: the finest.", "LEVEL", least=1)
+    what: Literal["both", "image", "speed", "label"] = option(
+        "both", "Arrays to export; the label is speed or label."
+    )
+    coding: Literal["mph", "continuous", "binned"] = option(
+        "mph", "Values of the label: mph, or one of CRESI's two codings."
+    )
+
+
+@with_options(options_of(ExportOptions))
 def export_scenes(
     store: Store | StrPath,
     scenes: str | Sequence[str],
     out: StrPath,
-    *,
-    level: int | None = None,
-    what: Literal["both", "image", "speed", "label"] = "both",
-    coding: Literal["mph", "continuous", "binned"] = "mph",
+    **options: Any,  # noqa: ANN401 - fields of `ExportOptions`
 ) -> list[Path]:
     """Export scenes as Cloud Optimised GeoTIFFs, image and label.
 
@@ -195,12 +275,7 @@ def export_scenes(
         Id of a scene, or its end such as ``chip12``; several; or ``all``.
     out
         File NAME.tif, or a folder for several scenes.
-    level
-        Level to export. Default: the finest.
-    what
-        Arrays to export; the label is speed or label.
-    coding
-        Values of the label: mph, or one of CRESI's two codings.
+    **options
 
     Returns
     -------
@@ -216,7 +291,7 @@ def export_scenes(
     """
     from geoprep.views.geotiff import export_scenes as export
 
-    return export(_opened(store), scenes, Path(out), level=level, what=what, coding=coding)
+    return export(_opened(store), scenes, Path(out), **asdict(made(ExportOptions, options)))
 
 
 def export_footprints(

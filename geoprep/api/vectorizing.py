@@ -6,12 +6,13 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geoprep.errors import UsageError
-from geoprep.options import options_of, taken, with_options
+from geoprep.options import made, option, options_of, taken, with_options
 from geoprep.roads.options import RasterOptions, Tracing
 
 if TYPE_CHECKING:
@@ -21,16 +22,42 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-@with_options((*options_of(RasterOptions), *options_of(Tracing)))
+@dataclass(frozen=True, kw_only=True)
+class VectorizeFile:
+    """Output: the network."""
+
+    out: Path | None = option(
+        None,
+        "File to write; format by suffix: .gpkg, .geojson, .graphml, .parquet, .osm or .csv.",
+        "FILE",
+        required=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorizeWork:
+    """Run: how rasters are traced."""
+
+    workers: int | None = option(
+        None, "Number of worker threads. Default: one per core.", "N", least=1
+    )
+
+
+@with_options(
+    (
+        *options_of(VectorizeFile),
+        *options_of(VectorizeWork),
+        *options_of(RasterOptions),
+        *options_of(Tracing),
+    )
+)
 def vectorize(
     source: Any,  # noqa: ANN401 - paths, datasets or arrays
     *,
-    out: StrPath | None = None,
     transform: Any = None,  # noqa: ANN401 - affine
     crs: Any = None,  # noqa: ANN401 - anything that rasterio understands
-    workers: int | None = None,
     progress: bool = True,
-    **options: Any,  # noqa: ANN401 - fields of `RasterOptions` and `Tracing`
+    **options: Any,  # noqa: ANN401 - fields of the records above
 ) -> RoadNetwork:
     """Return the road network of predictions, masks or probabilities.
 
@@ -41,12 +68,8 @@ def vectorize(
         as rioxarray writes it, or ``crs`` given here, and with coordinates of pixel centres, which
         are evenly spaced in any order, or ``transform``; or an array (y, x) or (band, y, x) with
         ``crs`` and ``transform``, or with ``pixel_size``.
-    out
-        File to write; format by suffix: .gpkg, .geojson, .graphml, .parquet, .osm or .csv.
     transform, crs
         Affine (pixel to CRS) and CRS of an array. They replace those that a DataArray states.
-    workers
-        Number of worker threads. Default: one per core.
     progress
         Whether to show a progress bar.
     **options
@@ -65,14 +88,15 @@ def vectorize(
     from geoprep.roads.tracing.vectorization import vectorize_each
     from geoprep.storage.output_files import require_suffix
 
+    out, workers = made(VectorizeFile, options).out, made(VectorizeWork, options).workers
     if out is not None:
-        require_suffix(Path(out), *NETWORK_SUFFIXES, TABLE_SUFFIX)
+        require_suffix(out, *NETWORK_SUFFIXES, TABLE_SUFFIX)
     traced = partial(_traced, source, out, transform, crs, workers, progress, options)
-    is_table = out is not None and Path(out).suffix.lower() == TABLE_SUFFIX
+    is_table = out is not None and out.suffix.lower() == TABLE_SUFFIX
     if out is not None and is_table:
         with traced(vectorize_each) as roads:
             images = [*roads]
-            write_csv(images, Path(out))
+            write_csv(images, out)
         if len(images) == 1:  # its network is that of the table
             return RoadNetwork(images[0].network)
     with traced(trace_rasters) as graph:
@@ -82,14 +106,13 @@ def vectorize(
     return network
 
 
-@with_options((*options_of(RasterOptions), *options_of(Tracing)))
+@with_options((*options_of(VectorizeWork), *options_of(RasterOptions), *options_of(Tracing)))
 def write_road_table(
     source: StrPath | Sequence[StrPath],
     out: StrPath,
     *,
-    workers: int | None = None,
     progress: bool = True,
-    **options: Any,  # noqa: ANN401 - fields of `RasterOptions` and `Tracing`
+    **options: Any,  # noqa: ANN401 - fields of `VectorizeWork`, `RasterOptions` and `Tracing`
 ) -> dict[str, int]:
     """Write the roads of every raster as SpaceNet's table (.csv), in pixels of its image.
 
@@ -99,8 +122,6 @@ def write_road_table(
         A file or folder, or several.
     out
         Table to write, NAME.csv.
-    workers
-        Number of worker threads. None: one per core.
     progress
         Whether to show a progress bar.
     **options
@@ -121,7 +142,7 @@ def write_road_table(
     from geoprep.roads.tracing.vectorization import vectorize_each
     from geoprep.storage.output_files import require_suffix
 
-    table = Path(out)
+    table, workers = Path(out), made(VectorizeWork, options).workers
     require_suffix(table, ".csv")
     with _traced(source, table, None, None, workers, progress, options, vectorize_each) as roads:
         return write_csv(roads, table)

@@ -6,20 +6,19 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from geoprep.building.options import BuildOptions
+from geoprep.building.options import BuildOptions, InputOptions, TargetOptions, WorkOptions
 from geoprep.errors import GeoprepWarning, UsageError
-from geoprep.options import with_options
+from geoprep.options import made, options_of, with_options
 
 if TYPE_CHECKING:
     from geoprep.building.plan import Plan
     from geoprep.building.request import BuildObserver, Request, Sources
     from geoprep.building.summary import DryRun
     from geoprep.executors.threads import Executor
-    from geoprep.storage.local_files import StrPath
     from geoprep.views.stores import Store
 
 
@@ -37,22 +36,17 @@ def build_zarr(
     dry_run: Literal[True],
     **given: Any,  # noqa: ANN401
 ) -> DryRun: ...
-@with_options(fields(BuildOptions))
+@with_options(
+    (
+        *options_of(InputOptions),
+        *options_of(TargetOptions),
+        *options_of(WorkOptions),
+        *options_of(BuildOptions),
+    )
+)
 def build_zarr(
     city: str | Sequence[str] = (),
     *,
-    source: StrPath | None = None,
-    product: str | None = None,
-    images: StrPath | Sequence[StrPath] = (),
-    asset: str | Sequence[str] = (),
-    labels: StrPath | None = None,
-    label_name: str | None = None,
-    out: StrPath | None = None,
-    overwrite: bool = False,
-    drop_source: bool = False,
-    workers: int | None = None,
-    scheduler: Any = None,
-    dry_run: bool = False,
     progress: bool | BuildObserver = True,
     **options: Any,
 ) -> Store | DryRun:
@@ -60,46 +54,9 @@ def build_zarr(
 
     Parameters
     ----------
-    city
-        SpaceNet city, or several; give either this or `images`.
-    source
-        Folder, .tar, .tar.gz or ``s3://`` address of the cities. Default: $GEOPREP_DATA, ./data or
-        the current folder.
-    product
-        Imagery product of the cities. Default: PS-RGB.
-    images
-        Images instead of a city: a quoted pattern, a folder, or an archive (.tar, .tar.gz, .zip),
-        whose members ``'A.zip!/train/*_sat.jpg'`` selects; or STAC items (.json, .parquet, a
-        search); local, ``s3://``, ``gs://`` or ``https://``.
-    asset
-        Asset of the STAC items of `images`, such as visual; several (red,green,blue) are stacked as
-        bands. Default: their only raster.
-    labels
-        Labels of `images`: one vector file for all of them, or a folder or quoted pattern of one
-        vector file or raster per image. Default: no labels.
-    label_name
-        Name of the label of an image, without suffix, such as ``'mask_{name}'``; {name} is that of
-        the image. Default: the same name, or with words such as _roads.
-    out
-        Folder of the store, or ``s3://BUCKET/NAME.zarr``. Default: CITY.zarr; a dry run of `images`
-        needs none.
-    overwrite
-        Replace a store that is complete or was built differently. It stays until the new one is
-        complete, so the disk needs space for both; in a bucket it cannot be read meanwhile.
-    drop_source
-        Delete downloaded and unpacked inputs (NAME.zarr.source) after the build.
-    workers
-        Number of worker threads. Default: one per core.
-    scheduler
-        Dask scheduler whose workers build the store, such as ``tcp://HOST:8786``; or a
-        ``distributed.Client``. Default: threads of this machine.
-    dry_run
-        Build, download and unpack nothing; give the number of tiles, their size, and scenes that
-        would fail, by the headers of images and masks. This reads a .tar.gz to its end, at about 15
-        MB/s.
+    **options
     progress
         Whether to show progress bars and notes; or an observer that receives them.
-    **options
 
     Returns
     -------
@@ -140,43 +97,47 @@ def build_zarr(
     from geoprep.storage.sinks import check_reachable
     from geoprep.views.stores import Store, open_store
 
+    options["city"] = city
+    inputs, target = made(InputOptions, options), made(TargetOptions, options)
+    work = made(WorkOptions, options)
     observer = progress
     if not isinstance(observer, BuildObserver):
         observer = BuildObserver(bars=observer, messages=observer)
-    if dry_run and images and out is None:  # a dry run writes nothing
+    out = target.out
+    if work.dry_run and inputs.images and out is None:  # a dry run writes nothing
         out = "dry-run.zarr"
     address = None if out is None else os.fspath(out)
-    if scheduler and workers:
+    if work.scheduler and work.workers:
         raise UsageError("`workers` are threads of this machine: leave it out with `scheduler`")
     request = Request(
-        cities=_texts(city),
-        source=None if source is None else os.fspath(source),
-        product=product,
-        images=_texts(images),
-        asset=",".join(_texts(asset)) or None,
-        labels=None if labels is None else os.fspath(labels),
-        label_name=label_name,
+        cities=inputs.city,
+        source=inputs.source,
+        product=inputs.product,
+        images=inputs.images,
+        asset=",".join(inputs.asset) or None,
+        labels=inputs.labels,
+        label_name=inputs.label_name,
         out=address if address is None or "://" in address else Path(address),
         options=options,
     )
     checked = BuildOptions.given(**options)
-    if dry_run:
-        return _dry_run(request, checked, workers, observer)
+    if work.dry_run:
+        return _dry_run(request, checked, work.workers, observer)
     if request.out is not None:
         check_reachable(request.out)  # before sources that take long are read
     sources = request.find(observer)
-    with _executor(workers, scheduler, observer) as executor:
-        if scheduler is None:  # workers of a scheduler read the sources themselves
+    with _executor(work.workers, work.scheduler, observer) as executor:
+        if work.scheduler is None:  # workers of a scheduler read the sources themselves
             sources = sources.downloaded(observer)
         with observer.counting("reading") as report:
             plan = make_plan(sources.found, sources.names, checked, executor, report)
-        if overwrite and is_bucket(sources.out):
+        if target.overwrite and is_bucket(sources.out):
             observer.message(f"a store at {sources.out} cannot be read while it is replaced")
         with observer.building() as show:
-            summary = build(plan, sources.out, executor, overwrite=overwrite, report=show)
+            summary = build(plan, sources.out, executor, overwrite=target.overwrite, report=show)
     _note(sources, plan, observer)
     copies = copies_folder(sources.out)
-    if drop_source:
+    if target.drop_source:
         try:
             drop_copies(copies)
         except UsageError as error:  # the store is complete all the same
@@ -205,12 +166,6 @@ def _dry_run(
     plan = make_plan(sources.found, sources.names, options, threads, read_inputs=False)
     _note(sources, plan, observer)
     return summarise_plan(with_mask_failures(plan, threads), sources)
-
-
-def _texts(given: StrPath | Sequence[StrPath]) -> tuple[str, ...]:
-    """Return one path or text, or several, as texts."""
-    several = [given] if isinstance(given, str | os.PathLike) else given
-    return tuple(os.fspath(one) for one in several)
 
 
 @contextmanager

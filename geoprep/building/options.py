@@ -10,13 +10,13 @@ import math
 import os
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from geoprep.errors import UsageError
 from geoprep.imagery.band_names import parse_bands
 from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions, Schema
-from geoprep.options import check_options, option
+from geoprep.options import any_output, check_options, option
 
 if TYPE_CHECKING:
     from geoprep.labels.label_options import SpeedRule
@@ -72,6 +72,89 @@ def parse_rescale(text: str) -> tuple[float, float] | None:
     if not -math.inf < low < high < math.inf:
         raise UsageError(f"`rescale` {text}: expected scene, city, none, or LO,HI with LO below HI")
     return low, high
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """Source: the images and labels of a build."""
+
+    city: tuple[str, ...] = option(
+        (), "SpaceNet city, or several; give either this or `images`.", "TEXT"
+    )
+    source: str | None = option(
+        None,
+        "Folder, .tar, .tar.gz or s3:// address of the cities. Default: $GEOPREP_DATA, ./data or "
+        "the current folder.",
+        "TEXT",
+    )
+    product: str | None = option(None, "Imagery product of the cities. Default: PS-RGB.", "TEXT")
+    images: tuple[str, ...] = option(
+        (),
+        "Images instead of a city: a quoted pattern, a folder, or an archive (.tar, .tar.gz, "
+        ".zip), whose members 'A.zip!/train/*_sat.jpg' selects; or STAC items (.json, .parquet, a "
+        "search); local, s3://, gs:// or https://.",
+        "TEXT",
+    )
+    asset: tuple[str, ...] = option(
+        (),
+        "Asset of the STAC items of `images`, such as visual; several (red,green,blue) are stacked "
+        "as bands. Default: their only raster.",
+        "NAME",
+    )
+    labels: str | None = option(
+        None,
+        "Labels of `images`: one vector file for all of them, or a folder or quoted pattern of one "
+        "vector file or raster per image. Default: no labels.",
+        "TEXT",
+    )
+    label_name: str | None = option(
+        None,
+        "Name of the label of an image, without suffix, such as 'mask_{name}'; {name} is that of "
+        "the image. Default: the same name, or with words such as _roads.",
+        "NAME",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """Store: where it is written."""
+
+    out: Path | str | None = option(
+        None,
+        "Folder of the store, or s3://BUCKET/NAME.zarr. Default: CITY.zarr; a dry run of `images` "
+        "needs none.",
+        "PATH",
+        parse=any_output,
+    )
+    overwrite: bool = option(
+        False,
+        "Replace a store that is complete or was built differently. It stays until the new one is "
+        "complete, so the disk needs space for both; in a bucket it cannot be read meanwhile.",
+    )
+    drop_source: bool = option(
+        False, "Delete downloaded and unpacked inputs (NAME.zarr.source) after the build."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkOptions:
+    """Run: what builds the store."""
+
+    workers: int | None = option(
+        None, "Number of worker threads. Default: one per core.", "N", least=1
+    )
+    scheduler: Any = option(
+        None,
+        "Dask scheduler whose workers build the store, such as tcp://HOST:8786; or a "
+        "distributed.Client. Default: threads of this machine.",
+        "ADDRESS",
+    )
+    dry_run: bool = option(
+        False,
+        "Build, download and unpack nothing; give the number of tiles, their size, and scenes that "
+        "would fail, by the headers of images and masks. This reads a .tar.gz to its end, at about "
+        "15 MB/s.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

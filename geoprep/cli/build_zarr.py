@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 import geoprep
-from geoprep.building.options import BuildOptions
-from geoprep.cli.help import (
-    JSON,
-    QUIET,
-    RUN,
-    GroupedCommand,
-    OutputPath,
-    name_options,
-    options_from,
-    options_of,
-)
+from geoprep.building.options import BuildOptions, InputOptions, TargetOptions, WorkOptions
+from geoprep.cli.help import name_options
+from geoprep.cli.records import Json, Quiet, RecordCommand
 from geoprep.errors import GeoprepError, GeoprepWarning, UsageError
 from geoprep.texts import printable
 
@@ -30,14 +21,23 @@ if TYPE_CHECKING:
     from geoprep.building.summary import DryRun
 
 
-@click.command(
-    "build-zarr",
-    cls=GroupedCommand,
-    common=(
-        *("city", "source", "images", "labels", "pixel_size", "tile", "levels", "gsd", "rescale"),
-        *("label_values", "classes", "val", "test", "out", "overwrite", "workers", "dry_run"),
-    ),
-    epilog="""
+HELP = """Build a Zarr store of 8-bit tiles from images and labels of roads or classes.
+
+\b
+  geoprep build-zarr --city moscow
+  geoprep build-zarr --images 'scenes/*.tif' --labels roads.gpkg --out mine.zarr
+  geoprep build-zarr --images 'set.zip!/*_sat.jpg' --labels 'set.zip!/*_mask.png' \\
+      --label-values 255 --pixel-size 0.5 --out set.zarr
+  geoprep build-zarr --images 'tiles/*.jpg' --labels masks --classes classes.yaml \\
+      --pixel-size 0.5 --out cover.zarr
+  geoprep build-zarr --images dem.tif --rescale 100,900 --nodata -9999 --out dem.zarr
+  geoprep build-zarr --images mosaic.tif --labels roads.gpkg --split-by block \\
+      --block-km 0.5 --out mosaic.zarr
+
+An interrupted build is resumed by the same command, with the same result to the last byte.
+docs/how-to/data-sets.md lists the options for common data sets.
+"""
+CLOSING = """
 \b
 Tiles of a 1300 x 1300 pixel image:
   (default)                 4 tiles of 650 pixels, and the same ground at 325
@@ -49,70 +49,21 @@ Exit status:
   0  all scenes were built
   1  the store is complete, but some scenes failed, or all were skipped; the summary says why
   2  there is no complete store: invalid options, unusable inputs, or an existing store
-""",
-)
-@options_from(
-    *(geoprep.build_zarr, "city", "source", "product", "images", "asset", "labels", "label_name"),
-    section="Source",
-    city={"multiple": True},
-    source={"type": str},
-    images={"multiple": True},
-    asset={"multiple": True, "metavar": "NAME"},
-    labels={"type": str},
-    label_name={"metavar": "NAME"},
-)
-@options_of(BuildOptions)
-@options_from(
-    *(geoprep.build_zarr, "out", "overwrite", "drop_source"),
-    section="Store",
-    out={"type": OutputPath(bucket=True)},
-)
-@options_from(
-    *(geoprep.build_zarr, "workers", "scheduler", "dry_run"),
-    section=RUN,
-    scheduler={"metavar": "ADDRESS"},
-)
-@QUIET
-@JSON
-@click.pass_context
-def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 - options by name
-    """Build a Zarr store of 8-bit tiles from images and labels of roads or classes.
+"""
 
-    \b
-      geoprep build-zarr --city moscow
-      geoprep build-zarr --images 'scenes/*.tif' --labels roads.gpkg --out mine.zarr
-      geoprep build-zarr --images 'set.zip!/*_sat.jpg' --labels 'set.zip!/*_mask.png' \\
-          --label-values 255 --pixel-size 0.5 --out set.zarr
-      geoprep build-zarr --images 'tiles/*.jpg' --labels masks --classes classes.yaml \\
-          --pixel-size 0.5 --out cover.zarr
-      geoprep build-zarr --images dem.tif --rescale 100,900 --nodata -9999 --out dem.zarr
-      geoprep build-zarr --images mosaic.tif --labels roads.gpkg --split-by block \\
-          --block-km 0.5 --out mosaic.zarr
 
-    An interrupted build is resumed by the same command, with the same result to the last byte.
-    docs/how-to/data-sets.md lists the options for common data sets.
-    """  # noqa: D301 - click's own mark, which keeps lines as they are
-    as_json = given["as_json"]
+def _build(given: dict[str, Any]) -> int:
+    """Build a store, print its summary, and return the exit status."""
+    as_json, quiet = given.pop("as_json", False), given.pop("quiet", False)
     notes: list[str] = []
-    observer = _observer(given["quiet"] or as_json, notes)
+    observer = _observer(quiet or as_json, notes)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GeoprepWarning)  # the summary lists them
-            result = geoprep.build_zarr(**_keywords(context, given), progress=observer)
+            result = geoprep.build_zarr(**given, progress=observer)
     except GeoprepError as error:  # there is no complete store: status 2
         raise UsageError(str(error)) from error
     return _print(result, notes, as_json=as_json)
-
-
-def _keywords(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the keywords of `geoprep.build_zarr`; options of a build only if typed."""
-
-    def typed(name: str) -> bool:
-        return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-    of_build = {one.name for one in fields(BuildOptions)}
-    left_out = {"as_json", "quiet", *(name for name in of_build if not typed(name))}
-    return {name: value for name, value in given.items() if name not in left_out}
 
 
 def _observer(quiet: bool, notes: list[str]) -> BuildObserver:
@@ -150,3 +101,17 @@ def _print_json(document: dict[str, Any], notes: list[str]) -> None:
     click.echo(json.dumps(document, indent=2))
     for note in notes:
         click.echo(f"note: {name_options(printable(note))}", err=True)
+
+
+build_zarr = RecordCommand(
+    "build-zarr",
+    (InputOptions, BuildOptions, TargetOptions, WorkOptions, Quiet, Json),
+    HELP,
+    CLOSING,
+    action=_build,
+    common=(
+        *("city", "source", "images", "labels", "pixel_size", "tile", "levels", "gsd", "rescale"),
+        *("label_values", "classes", "val", "test", "out", "overwrite", "workers", "dry_run"),
+    ),
+    wrapped=True,
+)

@@ -6,24 +6,30 @@ Heavy imports happen inside the commands, so that ``geoprep --help`` loads neith
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 import geoprep
+from geoprep.api.cities import SynthOptions
+from geoprep.api.store_functions import (
+    CheckOptions,
+    ExportOptions,
+    ExportTarget,
+    InfoOptions,
+    PreviewArgument,
+    PreviewOptions,
+    StoreArgument,
+)
 from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.compare import compare
 from geoprep.cli.download import download
 from geoprep.cli.entry_points import CommandGroup
-from geoprep.cli.help import JSON, QUIET, GroupedCommand, OutputPath, options_from
+from geoprep.cli.records import Json, Quiet, RecordCommand
 from geoprep.cli.roads import polygonize, vectorize
 from geoprep.cli.score import score
 from geoprep.errors import UsageError
 from geoprep.texts import counted, printable
-
-STORE = click.argument("store", metavar="STORE")
-
 
 HELP = """Build uint8 Zarr stores, train models, and make road networks or polygons of classes.
 
@@ -87,69 +93,69 @@ for command in (download, build_zarr, vectorize, polygonize, score, compare):
     cli.add_command(command)
 
 
-@cli.command(cls=GroupedCommand, short_help="Make a synthetic, labelled city in SpaceNet layout.")
-@options_from(
-    *(geoprep.synthesize, "city", "scenes", "out", "seed", "product", "size", "labels", "workers"),
-    out={"type": OutputPath(file_okay=False)},
-    seed={"type": int},
-    product={
-        "multiple": True,
-        "default": ("PS-RGB",),
-        "type": click.Choice(["PS-RGB", "PS-MS", "PAN"], case_sensitive=False),
-    },
-    size={"type": click.IntRange(64, 4096)},
+def _synth(given: dict[str, Any]) -> None:
+    progress = not given.pop("quiet", False)
+    folder = geoprep.synthesize(**given, progress=progress)
+    click.echo(printable(f"{counted(SynthOptions(**given).scenes, 'scene')} in {folder}"))
+
+
+cli.add_command(
+    RecordCommand(
+        "synth",
+        (SynthOptions, Quiet),
+        """Make a synthetic city in SpaceNet layout: georeferenced scenes with road labels.
+
+        The same seed gives the same files. Existing scenes of the same city are kept.
+        """,
+        action=_synth,
+        short_help="Make a synthetic, labelled city in SpaceNet layout.",
+        wrapped=True,
+    )
 )
-@QUIET
-def synth(
-    city: str,
-    quiet: bool,
-    **given: Any,  # noqa: ANN401 - options by name
-) -> None:
-    """Make a synthetic city in SpaceNet layout: georeferenced scenes with road labels.
-
-    The same seed gives the same files. Existing scenes of the same city are kept.
-    """
-    folder = geoprep.synthesize(city, progress=not quiet, **given)
-    click.echo(printable(f"{counted(given['scenes'], 'scene')} in {folder}"))
 
 
-@cli.command(cls=GroupedCommand)
-@JSON
-def cities(as_json: bool) -> None:
-    """List the SpaceNet cities, their products and archives."""
+def _cities(given: dict[str, Any]) -> None:
     from geoprep.cli.progress import print_cities
 
-    print_cities(as_json)
+    print_cities("as_json" in given)
 
 
-@cli.command(cls=GroupedCommand)
-@STORE
-@options_from(geoprep.store_info, "scenes", "batch_size", "crop", "workers")
-@JSON
-def info(store: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
-    """Print the contents of a store, and the memory that its tiles and a loader take."""
+cli.add_command(
+    RecordCommand(
+        *("cities", (Json,), "List the SpaceNet cities, their products and archives."),
+        action=_cities,
+        wrapped=True,
+    )
+)
+
+
+def _info(given: dict[str, Any]) -> None:
     from geoprep.cli.progress import print_info
 
-    facts = geoprep.store_info(store, **given)
+    as_json = given.pop("as_json", False)
+    facts = geoprep.store_info(**given)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
         print_info(facts)
 
 
-@cli.command(cls=GroupedCommand, short_help="Check every chunk of a store against its checksums.")
-@STORE
-@options_from(geoprep.check_store, "workers")
-@QUIET
-@JSON
-def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
-    """Check every file and chunk of a store against checksums and hashes.
+cli.add_command(
+    RecordCommand(
+        "info",
+        (StoreArgument, InfoOptions, Json),
+        "Print the contents of a store, and the memory that its tiles and a loader take.",
+        action=_info,
+        wrapped=True,
+    )
+)
 
-    Exit status: 0 the store is intact; 1 it is damaged (the output names arrays and shards).
-    """
+
+def _verify(given: dict[str, Any]) -> int:
     from geoprep.cli.progress import print_verification
 
-    result = geoprep.check_store(store, workers=workers, progress=not (quiet or as_json))
+    quiet, as_json = given.pop("quiet", False), given.pop("as_json", False)
+    result = geoprep.check_store(**given, progress=not (quiet or as_json))
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
@@ -157,65 +163,53 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     return 1 if result.problems else 0
 
 
-@cli.command(
-    cls=GroupedCommand, short_help="Draw scenes, roads or polygons, or write an HTML page."
+cli.add_command(
+    RecordCommand(
+        "verify",
+        (StoreArgument, CheckOptions, Quiet, Json),
+        """Check every file and chunk of a store against checksums and hashes.
+
+        Exit status: 0 the store is intact; 1 it is damaged (the output names arrays and shards).
+        """,
+        action=_verify,
+        short_help="Check every chunk of a store against its checksums.",
+        wrapped=True,
+    )
 )
-@click.argument("source", metavar="STORE|FEATURES")
-@options_from(
-    *(geoprep.preview, "out", "scenes", "count", "level", "over", "pixel_size"),
-    out={"type": OutputPath()},
-    scenes={"flag": "--scene", "multiple": True},
+
+
+def _preview(given: dict[str, Any]) -> None:
+    progress = not given.pop("quiet", False)
+    click.echo(printable(f"wrote {geoprep.preview(**given, progress=progress)}"))
+
+
+cli.add_command(
+    RecordCommand(
+        "preview",
+        (PreviewArgument, PreviewOptions, Quiet),
+        """Draw scenes of a store, roads or polygons; or write an HTML page of a store.
+
+        For a store, the picture shows images, labels and overlays. --out NAME.html writes a page of
+        all scenes with filters, a map and histograms, which needs no network connection. For a road
+        network (.gpkg, .geojson, .graphml, .parquet, .osm), the picture shows its edges coloured by
+        speed, over the --over image if given. For a SpaceNet table (.csv), it shows the roads of
+        the --over image. Polygons (.gpkg, .geojson, .parquet) are coloured by their field class, as
+        of `geoprep polygonize`, or else by layer.
+        """,
+        action=_preview,
+        short_help="Draw scenes, roads or polygons, or write an HTML page.",
+        wrapped=True,
+    )
 )
-@QUIET
-def preview(
-    source: str,
-    quiet: bool,
-    **given: Any,  # noqa: ANN401 - options by name
-) -> None:
-    """Draw scenes of a store, roads or polygons; or write an HTML page of a store.
-
-    For a store, the picture shows images, labels and overlays. --out NAME.html writes a page of all
-    scenes with filters, a map and histograms, which needs no network connection. For a road network
-    (.gpkg, .geojson, .graphml, .parquet, .osm), the picture shows its edges coloured by speed, over
-    the --over image if given. For a SpaceNet table (.csv), it shows the roads of the --over image.
-    Polygons (.gpkg, .geojson, .parquet) are coloured by their field class, as of `geoprep
-    polygonize`, or else by layer.
-    """
-    click.echo(printable(f"wrote {geoprep.preview(source, progress=not quiet, **given)}"))
 
 
-@cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF, or footprints.")
-@STORE
-@click.option(
-    "--scene",
-    "--scenes",
-    "scenes",
-    multiple=True,
-    metavar="NAME[,NAME]|all",
-    help="Scene id, or its end such as chip12, or all; repeatable.",
-)
-@options_from(geoprep.export_footprints, "by", by={"flag": "--footprints", "default": None})
-@click.option("--out", required=True, type=OutputPath(), help="File NAME.tif, or a folder.")
-@options_from(geoprep.export_scenes, "level", "what", "coding")
-def export(
-    store: str,
-    scenes: tuple[str, ...],
-    by: Literal["scene", "tile"] | None,
-    out: Path,
-    **given: Any,  # noqa: ANN401 - options by name
-) -> None:
-    """Export scenes as GeoTIFF, image and label, or the footprints of all.
-
-    The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of
-    tiles. Scenes that are not georeferenced can also be written as NAME.png. With a
-    checkpoint such as best.pt in place of the store it is `geoprep export-model`.
-    """
-    several = any("," in text for text in scenes)
-    ids = (
-        set(map(str, geoprep.open_store(store).reader.scenes.id)) if several else set()
-    )  # with commas
-    parts = ([text] if text in ids else text.split(",") for text in scenes)
-    names = [name.strip() for one in parts for name in one]
+def _export(given: dict[str, Any]) -> None:
+    store, out, texts = given.pop("store"), given.pop("out"), given.pop("scenes", ())
+    by = given.pop("by", None)
+    several = any("," in text for text in texts)  # an id may have a comma too
+    ids = set(map(str, geoprep.open_store(store).reader.scenes.id)) if several else set()
+    lists = ([text] if text in ids else text.split(",") for text in texts)
+    names = [name.strip() for one in lists for name in one]
     if bool(names) == (by is not None):
         raise UsageError("give one of --scene NAME (or all) and --footprints scene")
     if by is not None:
@@ -224,3 +218,20 @@ def export(
         written = geoprep.export_scenes(store, names, out, **given)
     for path in written:
         click.echo(printable(f"wrote {path}"))
+
+
+cli.add_command(
+    RecordCommand(
+        "export",
+        (StoreArgument, ExportTarget, ExportOptions),
+        """Export scenes as GeoTIFF, image and label, or the footprints of all.
+
+        The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of
+        tiles. Scenes that are not georeferenced can also be written as NAME.png. With a
+        checkpoint such as best.pt in place of the store it is `geoprep export-model`.
+        """,
+        action=_export,
+        short_help="Export scenes as GeoTIFF, or footprints.",
+        wrapped=True,
+    )
+)

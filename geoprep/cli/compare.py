@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
 import geoprep
-from geoprep.cli.help import JSON, GroupedCommand, options_from, options_of
+from geoprep.api.comparing import CompareArguments, CompareFiles
+from geoprep.cli.records import Json, RecordCommand
 from geoprep.roads.options import CompareOptions
 from geoprep.texts import printable
 
@@ -27,20 +27,9 @@ geoprep compare map.gpkg city.gpkg --images chips/ --apply-offset --out changes.
 """
 
 
-@click.command(
-    cls=GroupedCommand, help=HELP, short_help="Find the roads that a map lacks, or has too many."
-)
-@click.argument("roads", metavar="MAP", type=click.Path(path_type=Path))
-@click.argument("proposal", type=click.Path(path_type=Path))
-@options_from(
-    *(geoprep.compare, "out", "images"),
-    section="Files",
-    out={"required": True, "type": click.Path(path_type=Path, dir_okay=False)},
-)
-@options_of(CompareOptions)
-@JSON
-def compare(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click passes options by name
+def _compare(given: dict[str, Any]) -> None:
     """Compare, write the layers, and print kilometres by type of road."""
+    as_json = given.pop("as_json", False)
     changes = geoprep.compare(**given)
     table, offset = changes.summary, asdict(changes.offset)
     if as_json:
@@ -60,7 +49,7 @@ def compare(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click pas
         shown.add_row(kind, *(f"{km:.2f}" for km in figures))
     Terminal().print(shown)
     if offset["spread"] == offset["spread"]:
-        applied = "applied" if given["apply_offset"] else "--apply-offset removes it"
+        applied = "applied" if given.get("apply_offset") else "--apply-offset removes it"
         click.echo(
             f"the map lies {offset['east']:+.1f} m east and {offset['north']:+.1f} m north of the "
             f"proposal, with a spread of {offset['spread']:.1f} m ({applied})"
@@ -68,3 +57,11 @@ def compare(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click pas
     else:
         click.echo("too few roads in both to tell the offset of the map")
     click.echo(printable(f"wrote {given['out']}"))
+
+
+compare = RecordCommand(
+    *("compare", (CompareArguments, CompareFiles, CompareOptions, Json), HELP),
+    action=_compare,
+    short_help="Find the roads that a map lacks, or has too many.",
+    wrapped=True,
+)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from geoprep.errors import GeoprepError, GeoprepWarning, spelled
-from geoprep.options import Setting, settings_of
+from geoprep.options import Setting
 from geoprep.texts import printable
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _ALL = f"{__name__}.all"
 """Key of the context: whether the help lists all options."""
@@ -93,7 +88,8 @@ class GroupedCommand(click.Command):
             listed = isinstance(parameter, click.Option) or hasattr(parameter, "section")
             if record is not None and listed:
                 of_help = "--help" in parameter.opts or "--help-all" in parameter.opts
-                shown = of_help or parameter.name in self.common or ctx.meta.get(_ALL)
+                always = of_help or isinstance(parameter, click.Argument)
+                shown = always or parameter.name in self.common or ctx.meta.get(_ALL)
                 if self.common and not shown:
                     left_out += 1
                     continue
@@ -140,102 +136,6 @@ def name_options(text: str, context: click.Context | None = None) -> str:
     return spelled(text, names)
 
 
-def grouped_option(section: str, *args: str, **kwargs: Any) -> Callable[[F], F]:  # noqa: ANN401
-    """Return ``click.option`` for a section."""
-    return click.option(*args, cls=GroupedOption, section=section, **kwargs)
-
-
-# Options that several commands share.
-POSITIVE = click.FloatRange(0, min_open=True)
-QUIET = grouped_option(RUN, "--quiet", is_flag=True, help="Show no progress bar.")
-JSON = grouped_option(
-    "Run",
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the result as one JSON document on standard output.",
-)
-
-
-def options_of(record: type, *only: str, section: str | None = None) -> Callable[[F], F]:
-    """Return a decorator that adds an option per field of a dataclass that is an `option`.
-
-    Only some fields if they are named, and under another heading if there is one.
-    """
-    settings = [each for each in settings_of(record).values() if not only or each.name in only]
-
-    def decorate(command: F) -> F:
-        for setting in reversed(settings):
-            heading = section or setting.declared.section or RUN
-            keywords = click_keywords(setting)
-            command = grouped_option(heading, setting.flag, setting.name, **keywords)(command)
-        return command
-
-    return decorate
-
-
-def options_from(
-    function: Callable[..., Any],
-    *names: str,
-    section: str = "Options",
-    **more: Any,  # noqa: ANN401 - keywords of click by parameter
-) -> Callable[[F], F]:
-    """Return a decorator that adds an option per named parameter of a public function.
-
-    Type and default are those of its signature, the help is that of its docstring. ``more`` are
-    keywords of `click.option` by parameter; ``flag`` among them is the option's name. A text must
-    not be empty.
-    """
-    parameters = inspect.signature(function).parameters
-    helps = _documented(function)
-
-    def decorate(command: F) -> F:
-        for name in reversed(names):
-            parameter, keywords = parameters[name], dict(more.get(name, {}))
-            flag = keywords.pop("flag", "--" + name.replace("_", "-"))
-            default = None if parameter.default is parameter.empty else parameter.default
-            declared = {
-                "required": parameter.default is parameter.empty,
-                "default": default,
-                "show_default": default not in (None, ()) and default is not False,
-                "help": helps[name] + " Repeatable." * keywords.get("multiple", False),
-                **_click_type(str(parameter.annotation).removesuffix(" | None")),
-            }
-            if (declared | keywords).get("type") is str:
-                declared["callback"] = filled
-            declared |= keywords
-            if declared["required"]:  # None would count as given
-                del declared["default"]
-            command = grouped_option(section, flag, name, **declared)(command)
-        return command
-
-    return decorate
-
-
-def _documented(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the text of each parameter of a NumPy docstring, as one line without markup."""
-    _, _, rest = (inspect.getdoc(function) or "").partition("Parameters\n----------\n")
-    texts: dict[str, str] = {}
-    names: list[str] = []
-    for line in rest.split("\n\n")[0].splitlines():
-        if line.startswith(" "):
-            texts |= {name: f"{texts[name]} {line.strip()}".strip() for name in names}
-        else:
-            names = line.split(", ")
-            texts |= dict.fromkeys(names, "")
-    return {name: text.replace("``", "") for name, text in texts.items()}
-
-
-def _click_type(annotation: str) -> dict[str, Any]:
-    """Return the type of a parameter as keywords of `click.option`."""
-    if annotation == "bool":
-        return {"is_flag": True}
-    if annotation.startswith("Literal["):
-        return {"type": click.Choice(ast.literal_eval(f"[{annotation[8:-1]}]"))}
-    kinds = {"int": click.IntRange(1), "float": POSITIVE, "StrPath": click.Path(path_type=Path)}
-    return {"type": kinds.get(annotation, str)}
-
-
 class _Value(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
     """The value of a setting, which converts and checks it."""
 
@@ -262,7 +162,12 @@ def click_keywords(setting: Setting) -> dict[str, Any]:
             "show_default": False,
             "callback": (lambda _context, _option, off: not off) if setting.default else None,
         }
-    shown = setting.default is not None
+    if setting.several:
+        keywords |= {"multiple": True, "help": f"{setting.help} Repeatable."}
+    if setting.declared.required:  # None would count as given
+        del keywords["default"]
+        keywords["required"] = True
+    shown = setting.default not in (None, MISSING, ())
     return keywords | {"type": _Value(setting), "metavar": setting.metavar, "show_default": shown}
 
 
@@ -280,7 +185,7 @@ class _Argument(click.Argument):
 def parameter_of(setting: Setting, section: str) -> click.Parameter:
     """Return the argument or option of a setting, listed in a section of ``--help``."""
     if not setting.positional:
-        names = [setting.flag, setting.name]
+        names = [*setting.flag.split(), setting.name]
         return GroupedOption(names, section=section, **click_keywords(setting))
     return _Argument(
         [setting.name],
@@ -291,42 +196,3 @@ def parameter_of(setting: Setting, section: str) -> click.Parameter:
         section=section,
         text=setting.help,
     )
-
-
-def filled(
-    _context: click.Context, parameter: click.Parameter, value: str | tuple[str, ...] | None
-) -> Any:  # noqa: ANN401 - the value as given
-    """Refuse an empty value: ``--labels ''`` would otherwise mean the current folder."""
-    given = (value,) if isinstance(value, str) else value or ()
-    if not all(text.strip() for text in given):
-        raise click.BadParameter("is empty. Is a shell variable not set?", param=parameter)
-    return value
-
-
-class OutputPath(click.Path):
-    """A local path to write to. With ``bucket``, also an ``s3://`` address, kept as text."""
-
-    def __init__(self, *, bucket: bool = False, **kwargs: Any) -> None:  # noqa: ANN401 - click's
-        super().__init__(path_type=Path, **kwargs)
-        self._bucket = bucket
-
-    def convert(
-        self,
-        value: str | Path,  # type: ignore[override]  # click also allows bytes
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:  # noqa: ANN401 - as click's
-        """Return the path. Refuse empty values and unsupported addresses."""
-        text = str(value)
-        if not text.strip():
-            self.fail("is empty. Is a shell variable not set?", param, ctx)
-        if self._bucket and text.startswith("s3://"):
-            return text
-        if "://" in text:
-            self.fail(
-                f"{text}: this command writes to local folders only. Copy the result afterwards, "
-                "for example with aws s3 cp --recursive",
-                param,
-                ctx,
-            )
-        return super().convert(value, param, ctx)

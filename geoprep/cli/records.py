@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from geoprep.cli.help import GroupedCommand, name_options, parameter_of
-from geoprep.options import Setting, settings_of
+from geoprep.options import Setting, option, settings_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quiet:
+    """Run: of commands with a progress bar."""
+
+    quiet: bool = option(False, "Show no progress bar.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Json:
+    """Run: of commands whose result can be a JSON document."""
+
+    as_json: bool = option(
+        False, "Print the result as one JSON document on standard output.", flag="--json"
+    )
 
 
 class RecordCommand(GroupedCommand):
@@ -23,15 +42,20 @@ class RecordCommand(GroupedCommand):
     name
         Name of the command.
     sections
-        The dataclasses.
+        The dataclasses; or some fields of one, by name, and their heading: (class, heading, names).
     introduction, closing
-        Text of the help above and below the options, whose lines stay as they are.
+        Text of the help above and below the options.
     action
-        Runs the command with the settings that were given, by name, and returns the exit status.
+        Runs the command with the settings that were given, by name, and returns the exit status;
+        None for success.
     common
         Settings that ``--help`` lists, where ``--help-all`` lists every one. Default: all.
     more
         Further options.
+    short_help
+        Its line in the list of commands. Default: the first sentence.
+    wrapped
+        Whether click breaks the lines of the texts, except behind its mark; else they stay.
     """
 
     ending = ""
@@ -40,33 +64,58 @@ class RecordCommand(GroupedCommand):
     def __init__(
         self,
         name: str,
-        sections: Sequence[type],
+        sections: Sequence[type | tuple[type, str, Sequence[str]]],
         introduction: str,
         closing: str = "",
         *,
-        action: Callable[[dict[str, Any]], int],
+        action: Callable[[dict[str, Any]], int | None],
         common: Sequence[str] = (),
         more: Sequence[click.Parameter] = (),
+        short_help: str | None = None,
+        wrapped: bool = False,
     ) -> None:
-        self.settings: dict[str, Setting] = {}
-        parameters: list[click.Parameter] = []
-        for section in sections:
-            title = (section.__doc__ or "").partition(":")[0]
-            for setting in settings_of(section).values():
-                if setting.name not in self.settings:  # else inherited from another section
-                    self.settings[setting.name] = setting
-                    parameters.append(parameter_of(setting, title))
+        self._sections, self._more = sections, more
+        self._params: list[click.Parameter] = []
         self._action = action
+        as_written = inspect.cleandoc if wrapped else _verbatim
         super().__init__(
             name,
             callback=self._run,
-            params=[*parameters, *more],
-            help=_verbatim(introduction),
-            epilog=_verbatim(closing + self.ending),
+            help=as_written(introduction),
+            epilog=as_written(closing + self.ending),
             common=common,
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
             options_metavar="[options]",
+            short_help=short_help,
         )
+
+    @cached_property
+    def settings(self) -> dict[str, Setting]:
+        """The options by name."""
+        return {setting.name: setting for setting, _ in self._declared}
+
+    @cached_property
+    def _declared(self) -> list[tuple[Setting, str]]:
+        """Every option and the heading that it stands under."""
+        found: dict[str, tuple[Setting, str]] = {}
+        for section in self._sections:
+            record, heading, names = section if isinstance(section, tuple) else (section, "", ())
+            title = (record.__doc__ or "").partition(":")[0]
+            for name, setting in settings_of(record).items():
+                if (not names or name in names) and name not in found:  # else of another section
+                    found[name] = setting, heading or setting.declared.section or title
+        return list(found.values())
+
+    @property
+    def params(self) -> list[click.Parameter]:
+        """The parameters, made when they are asked for: a list of commands needs none."""
+        if not self._params:
+            self._params = [*(parameter_of(*one) for one in self._declared), *self._more]
+        return self._params
+
+    @params.setter
+    def params(self, given: list[click.Parameter]) -> None:  # as click does at first
+        self._params = given
 
     def spell(self, message: str) -> str:
         """Return a message with parameters in backticks replaced by options of this command.
@@ -88,7 +137,7 @@ class RecordCommand(GroupedCommand):
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and value != ()
         }
 
-    def _run(self, **_: object) -> int:
+    def _run(self, **_: object) -> int | None:
         return self._action(self.given(click.get_current_context()))
 
 

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 import geoprep
-from geoprep.cli.help import JSON, QUIET, RUN, GroupedCommand, options_from, options_of
+from geoprep.api.road_functions import PolygonFile, PolygonOptions
+from geoprep.api.vectorizing import VectorizeFile, VectorizeWork
+from geoprep.cli.records import Json, Quiet, RecordCommand
+from geoprep.options import argument
 from geoprep.roads.options import RasterOptions, Tracing
 from geoprep.texts import counted, printable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rasters:
+    """Input: rasters of roads."""
+
+    rasters: tuple[Path, ...] = argument("Predictions, masks, or folders of them.", "RASTERS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maps:
+    """Input: rasters of classes."""
+
+    maps: tuple[Path, ...] = argument("Predictions of classes, or folders of them.", "MAPS")
+
 
 HELP = """Turn predictions or masks of roads into a road network.
 
@@ -26,25 +45,12 @@ geoprep vectorize predictions/chip12.tif --out roads.geojson   longitude and lat
 geoprep vectorize mask.png --pixel-size 1 --out roads.graphml  for networkx
 geoprep vectorize predictions/ --out roads.csv                 SpaceNet's table, image by image
 """
-_FILE = {"required": True, "type": click.Path(path_type=Path, dir_okay=False)}
 
 
-@click.command(
-    cls=GroupedCommand,
-    common=("out", "kind", "band", "pixel_size", "threshold", "spur_m", "close_gaps", "as_json"),
-    help=HELP,
-    short_help="Turn predictions or masks into a road network.",
-)
-@click.argument("rasters", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options_from(geoprep.vectorize, "out", section="Output", out=_FILE)
-@options_of(RasterOptions)
-@options_of(Tracing)
-@options_from(geoprep.vectorize, "workers", section=RUN)
-@QUIET
-@JSON
-def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # noqa: ANN401 - options by name
+def _vectorize(given: dict[str, Any]) -> None:
     """Trace rasters, join their networks, and write the result."""
-    as_json, quiet = given.pop("as_json"), given.pop("quiet")
+    as_json, quiet = given.pop("as_json", False), given.pop("quiet", False)
+    rasters, out = given.pop("rasters"), given.pop("out")
     given["progress"] = not (quiet or as_json)
     if out.suffix.lower() == ".csv":
         summary: dict[str, Any] = geoprep.write_road_table(rasters, out, **given)
@@ -55,7 +61,7 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
             "nodes": len(network.graph.nodes),
             "km": round(network.length_km, 3),
         }
-    if given["threshold"] is None and given["progress"]:
+    if given.get("threshold") is None and given["progress"]:
         _say_threshold(rasters[0])
     if as_json:
         click.echo(json.dumps({"out": str(out), **summary}, indent=2))
@@ -74,6 +80,16 @@ def _say_threshold(rasters: Path) -> None:
         click.echo(printable(f"threshold {low:.3g}, high threshold {high:.3g} (of {first})"))
 
 
+vectorize = RecordCommand(
+    "vectorize",
+    (Rasters, VectorizeFile, RasterOptions, Tracing, VectorizeWork, Quiet, Json),
+    HELP,
+    action=_vectorize,
+    common=("out", "kind", "band", "pixel_size", "threshold", "spur_m", "close_gaps", "as_json"),
+    short_help="Turn predictions or masks into a road network.",
+    wrapped=True,
+)
+
 POLYGONIZE_HELP = """Turn predictions of classes into polygons.
 
 MAPS are predictions of geoprep predict with a model of classes, labels of geoprep export, or
@@ -88,24 +104,10 @@ geoprep polygonize maps/ --out buildings.gpkg --square           walls at right 
 """
 
 
-@click.command(
-    cls=GroupedCommand,
-    help=POLYGONIZE_HELP,
-    short_help="Turn predictions of classes into polygons.",
-)
-@click.argument("maps", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options_from(geoprep.polygonize, "out", section="Output", out=_FILE)
-@options_from(
-    *(geoprep.polygonize, "simplify_m", "min_area_m2", "square", "pixel_size", "background"),
-    section="Polygons",
-    simplify_m={"flag": "--simplify", "type": click.FloatRange(0), "metavar": "METRES"},
-    min_area_m2={"flag": "--min-area", "type": click.FloatRange(0), "metavar": "M2"},
-    pixel_size={"metavar": "METRES"},
-)
-@JSON
-def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 - click passes options by name
+def _polygonize(given: dict[str, Any]) -> None:
     """Write the polygons of classes."""
-    frame = geoprep.polygonize(list(maps), out=out, **options)
+    as_json, out = given.pop("as_json", False), given["out"]
+    frame = geoprep.polygonize(given.pop("maps"), **given)
     areas = frame.groupby("class", sort=False)["area_m2"].agg(["count", "sum"])
     rows = {name: (int(count), float(area)) for name, count, area in areas.itertuples()}
     if as_json:
@@ -118,3 +120,11 @@ def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: A
         least = frame.attrs["min_area_m2"]
         small = f"{counted(left_out, 'polygon')} below {float(f'{least:.3g}'):,g} m2"
         click.echo(f"left out {small}; --min-area 0 keeps them")
+
+
+polygonize = RecordCommand(
+    *("polygonize", (Maps, PolygonFile, PolygonOptions, Json), POLYGONIZE_HELP),
+    action=_polygonize,
+    short_help="Turn predictions of classes into polygons.",
+    wrapped=True,
+)

@@ -6,13 +6,14 @@ import json
 import math
 import re
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import geoprep
-from geoprep.cli.help import JSON, QUIET, GroupedCommand, name_options, options_from, options_of
+from geoprep.api.road_functions import ScoreClasses, ScoreFiles, ScoreImages, ScoreRun
+from geoprep.cli.help import name_options
+from geoprep.cli.records import Json, Quiet, RecordCommand
 from geoprep.errors import UsageError
 from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions
 from geoprep.roads.options import LABEL_OPTIONS, ScoreOptions
@@ -42,37 +43,12 @@ geoprep score --truth labels/ --proposal submission.csv --images chips/ --json
 geoprep score --truth truth.csv --proposal mine.csv --pixel-size 0.3      tables in pixels
 geoprep score --truth masks/ --proposal maps/ --classes classes.yaml      rasters of classes
 """
-_CLASSES = "Classes"
-_PATH = click.Path(path_type=Path)
 
 
-@click.command(
-    cls=GroupedCommand,
-    common=("truth", "proposal", "images", "pixel_size", "speed_from", "as_json"),
-    help=SCORE_HELP,
-    short_help="Score a road network (APLS, TOPO).",
-)
-@options_from(
-    *(geoprep.score, "truth", "proposal", "images"),
-    section="Input",
-    truth={"type": _PATH},
-    proposal={"type": _PATH},
-)
-@options_of(ScoreOptions)
-@options_of(RoadOptions, *LABEL_OPTIONS, section="Labels")
-@options_from(geoprep.score, "classes", section=_CLASSES, classes={"metavar": "FILE|TEXT"})
-@options_of(ClassOptions, "other", "tolerance", section=_CLASSES)
-@options_of(MaskOptions, "label_nodata", section=_CLASSES)
-@options_from(geoprep.score, "boundary", section=_CLASSES, boundary={"metavar": "PIXELS"})
-@options_from(geoprep.score, "csv", "threads", section="Run")
-@QUIET
-@JSON
-def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
+def _score(given: dict[str, Any]) -> None:
     """Score networks scene by scene."""
-    as_json, quiet = given.pop("as_json"), given.pop("quiet")
-    source = click.get_current_context().get_parameter_source("speed_from")
-    typed = source is click.core.ParameterSource.COMMANDLINE
-    if given["speed_field"] and typed and given["speed_from"] == "attributes":
+    as_json, quiet = given.pop("as_json", False), given.pop("quiet", False)
+    if given.get("speed_field") and given.get("speed_from") == "attributes":
         raise UsageError("--speed-field contradicts --speed-from attributes: leave out one of them")
     frame = geoprep.score(**given, progress=not (quiet or as_json))
     if as_json:
@@ -203,3 +179,20 @@ def _notes(scores: Sequence[Mapping[str, Any]]) -> list[str]:
             "roads outside it do not count. Give --images to count them."
         )
     return lines
+
+
+score = RecordCommand(
+    "score",
+    (
+        *(ScoreFiles, ScoreImages, ScoreOptions, (RoadOptions, "Labels", LABEL_OPTIONS)),
+        (ScoreClasses, "Classes", ("classes",)),
+        (ClassOptions, "Classes", ("other", "tolerance")),
+        (MaskOptions, "Classes", ("label_nodata",)),
+        *(ScoreClasses, ScoreRun, Quiet, Json),
+    ),
+    SCORE_HELP,
+    action=_score,
+    common=("truth", "proposal", "images", "pixel_size", "speed_from", "as_json"),
+    short_help="Score a road network (APLS, TOPO).",
+    wrapped=True,
+)

@@ -1,24 +1,34 @@
 """Tests of options: help texts, and option names in error messages."""
 
 import re
+from dataclasses import dataclass
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from geoprep.cli.commands import cli
-from geoprep.cli.help import GroupedCommand, grouped_option, name_options
+from geoprep.cli.help import name_options
+from geoprep.cli.records import RecordCommand
 from geoprep.errors import UsageError
+from geoprep.options import option
 
 
-@click.command(cls=GroupedCommand)
-@grouped_option("Output", "--out", help="Folder.")
-@grouped_option("Output", "--city", "cities", multiple=True, help="City.")
-def command(out, cities):
+@dataclass(frozen=True)
+class Options:
+    """Output: of a command."""
+
+    out: str | None = option(None, "Folder.")
+    cities: tuple[str, ...] = option((), "City.", flag="--city")
+
+
+def fail(given):
     """Fail where `out` is "bad"; else print the values."""
-    if out == "bad":
+    if given["out"] == "bad":
         raise UsageError("`out` bad: name a folder, or a `cities` list, see `geoprep info`")
-    click.echo(f"{out} {cities}")
+
+
+command = RecordCommand("command", (Options,), "Fail.", action=fail)
 
 
 def test_errors_name_options_in_place_of_parameters():
