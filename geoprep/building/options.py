@@ -74,6 +74,12 @@ def parse_rescale(text: str) -> tuple[float, float] | None:
     return low, high
 
 
+def check_rescale(text: str) -> None:
+    """Raise UsageError unless text is ``auto`` or a rule that `parse_rescale` knows."""
+    if text != "auto":
+        parse_rescale(text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
     """Source: the images and labels of a build."""
@@ -197,12 +203,13 @@ class ImageOptions:
         None, "Resample every scene to a single tile of N x N pixels.", "N", least=1
     )
     rescale: str = _pixels(
-        "scene",
+        "auto",
         "Conversion of pixel values to 8 bits: linear between percentiles 2 and 98 of each "
         "scene or city, linear between two values (such as -25,0), or none, which keeps the "
-        "values of uint8 images. NaN and infinite values become nodata.",
-        "scene|city|none|LO,HI",
-        check=parse_rescale,
+        "values of uint8 images; auto: none if all images are uint8, else scene. NaN and infinite "
+        "values become nodata.",
+        "auto|scene|city|none|LO,HI",
+        check=check_rescale,
     )
     max_nodata: float = _pixels(
         0.9, "Skip scenes with a larger share of nodata, 0 to 1.", "SHARE", least=0, most=1

@@ -122,14 +122,14 @@ def make_plan(
     _require_own_places(usable)
     first = usable[0]
     layout = Layout.of([scene.grid for scene in scenes], len(first.bands), options)
-    _check_rescale(options.rescale, {scene.dtype for scene in usable})
+    rescale = _rescale_rule(options.rescale, {scene.dtype for scene in usable})
     units = {scene.units for scene in usable}
-    if options.rescale == "city" and len(units) > 1:
+    if rescale == "city" and len(units) > 1:
         raise UsageError(
             "`rescale` city needs images of one scale and offset; these have several: use LO,HI in "
             "the unit of the bands"
         )
-    kinds = {_limits_of(options.rescale, scene) for scene in usable}
+    kinds = {_limits_of(rescale, scene) for scene in usable}
     roads = open_shared_roads(sources, options)
     road_file = roads.name if roads else None
     outside, notes = [""] * len(scenes), tuple[str, ...]()
@@ -173,7 +173,7 @@ def make_plan(
         gsd_m=gsd_m,
         tile=layout.tile,
         overlap=options.overlap,
-        rescale=options.rescale,
+        rescale=rescale,
         levels=layout.levels,
         shard_tiles=shard_tiles([len(scene.windows) for scene in scenes], options.shard_tiles),
         codec=options.codec,
@@ -272,8 +272,10 @@ def _limits_of(rule: str, scene: PlannedScene) -> str:
     return kind if kind != "8 bits" else ""
 
 
-def _check_rescale(rule: str, dtypes: set[str]) -> None:
-    """Raise UsageError if images of these data types cannot be converted by a rule."""
+def _rescale_rule(rule: str, dtypes: set[str]) -> str:
+    """Return the rule for images of these data types; UsageError if it cannot convert them."""
+    if rule == "auto":
+        return "none" if dtypes == {"uint8"} else "scene"
     names = " and ".join(sorted(dtypes, key=lambda one: (len(one), one)))
     if rule == "none" and dtypes != {"uint8"}:
         raise UsageError(
@@ -281,6 +283,7 @@ def _check_rescale(rule: str, dtypes: set[str]) -> None:
         )
     if rule == "city" and len(dtypes) > 1:
         raise UsageError(f"`rescale` city needs images of one data type; these are {names}")
+    return rule
 
 
 # Checks of labels

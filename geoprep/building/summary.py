@@ -32,6 +32,7 @@ from geoprep.store.scenes import (
     valid_fraction,
 )
 from geoprep.store.schema import SPLIT_NAMES, SPLITS
+from geoprep.texts import counted
 from geoprep.views.stores import Summary
 
 _LABELS_LOOKED_AT: Final = 8
@@ -40,6 +41,10 @@ _HIGH_ROAD_SHARE: Final = 0.4
 """No city has as much road: areas that are no roads were probably taken for them."""
 _MOST_AT_ENDS: Final = 0.95
 """Share of values that are 1 or 255 above which limits do not suit the images."""
+_FLAT: Final = 0.33
+"""A scene has little contrast below this share of the median scene's."""
+_ONE_CLASS: Final = 0.95
+"""Share of a class above which a scene is nearly of that class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +202,33 @@ def _end_warnings(plan: Plan, ends: int, values: int) -> Iterator[str]:
     )
 
 
+def _contrast_warnings(store: StoreReader) -> Iterator[str]:
+    """Yield a warning if scenes of one class or of little contrast have that of all others."""
+    if store.meta.rescale != "scene":
+        return
+    limits, classes = store.scenes.limits, store.meta.has_classes
+    stretched = np.isfinite(limits).all(axis=(1, 2))  # not of scenes that failed
+    span = (limits[..., 1] - limits[..., 0])[stretched].mean(axis=1)
+    flat = span < _FLAT * np.median(span)
+    if classes:
+        pixels = np.zeros((len(limits), len(store.classes)), np.int64)
+        np.add.at(pixels, store.tiles.scene, store.class_pixels)
+        pixels = pixels[stretched]
+        flat |= pixels.max(axis=1) > _ONE_CLASS * pixels.sum(axis=1).clip(1)
+    if flat.any():
+        kind = f"nearly of one class or have less than {_FLAT:.0%} of the usual contrast"
+        kind = kind if classes else kind.removeprefix("nearly of one class or ")
+        yield (
+            f"{counted(int(flat.sum()), 'scene')} of {len(flat)} {'are ' * classes}{kind}, and "
+            "`rescale` scene stretches them to full contrast: if brightness tells classes apart, "
+            "use none for 8-bit images, or LO,HI"
+        )
+
+
 def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:
     if not (store.scenes.status == "ok").any():
         return
+    yield from _contrast_warnings(store)
     if store.meta.has_classes:
         yield from _class_warnings(plan, store.classes.names, store.histogram_label)
         return

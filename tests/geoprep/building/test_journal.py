@@ -45,7 +45,7 @@ def test_a_finished_store_is_left_alone_unless_it_is_overwritten(done, overwrite
     ("options", "says"),
     [
         ({"tile": 32}, "tile was 64, now 32"),
-        ({"rescale": "none"}, "rescale was scene, now none"),
+        ({"rescale": "scene"}, "rescale was none, now scene"),
         ({"val": 0.5}, "val was 0.2, now 0.5"),
         ({"bands": (1, 2)}, "bands"),
     ],

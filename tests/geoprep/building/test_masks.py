@@ -119,6 +119,26 @@ def summary_of(folder, scenes, **options):
     return build(plan_of(scenes, **options), folder, Threads(1))
 
 
+def test_flat_scenes_and_scenes_of_one_class_that_are_stretched_are_said(tmp_path):
+    scenes, mask = [], np.ones((SIDE, SIDE), np.uint8)
+    mask[: SIDE // 2] = 2
+    for number in range(5):
+        values = texture(SIDE, SIDE, seed=number)
+        cover = np.ones_like(mask) if number == 3 else mask
+        image = values // 8 + 90 if number == 4 else values
+        write_image(tmp_path / f"{number}.tif", image, PLACES["utm"])
+        write_image(tmp_path / f"{number}_mask.tif", cover[..., None], PLACES["utm"])
+        paths = (str(tmp_path / f"{number}{end}.tif") for end in ("", "_mask"))
+        scenes.append(Scene(str(number), *paths))
+    classes = {"classes": "forest=1,cleared=2"}
+    stretched = summary_of(tmp_path / "s.zarr", scenes, rescale="scene", **classes).warnings
+    (said,) = (line for line in stretched if "contrast" in line)
+    assert said.startswith("2 scenes of 5 are nearly of one class or have less than 33%")
+    assert "use none for 8-bit images" in said
+    kept = summary_of(tmp_path / "k.zarr", scenes, **classes).warnings
+    assert not [line for line in kept if "contrast" in line]
+
+
 def test_masks_none_of_which_has_a_road_are_said_with_the_values_that_they_hold(tmp_path):
     """225 for 255 would be a store without roads, built as asked."""
     scenes = [scene_of(tmp_path, name, drawn(i)) for i, name in enumerate("ab")]

@@ -135,6 +135,7 @@ def test_each_scene_is_stretched_unless_another_rule_is_given(tmp_path):
     with pytest.raises(UsageError, match="`rescale` city needs images of one data type"):
         plan_of(scenes, rescale="city")
     assert plan_of(scenes).meta.rescale == "scene"
+    assert plan_of(scenes[:1]).meta.rescale == "none"
     assert plan_of(scenes[:1], rescale="none").meta.rescale == "none"
     assert plan_of(scenes, rescale="0,2047").meta.rescale == "0,2047"
 
