@@ -25,7 +25,7 @@ def test_scores_of_model_and_forest_stand_beside_the_advice(tmp_path, capsys):
     figures = {name.removeprefix(pair): f["median"] for name, f in recorded["figures"].items()}
     assert figures[".model"] < 0.5 < figures[".forest"]  # a model that has learned nothing
     assert figures[".difference"] == pytest.approx(figures[".model"] - figures[".forest"])
-    assert "not even what colours show" in recorded["notes"][0]
+    assert "or take the forest" in recorded["notes"][0]
     printed = capsys.readouterr().out
     assert "tiny, run" in printed
     assert "train longer" in printed

@@ -37,7 +37,8 @@ INSTALL = "the random forest needs scikit-learn: pip install 'geoprep[baseline]'
 class Baseline:
     """The most common class (of roads: road everywhere) and a random forest beside a model.
 
-    All are scored on the same sample of pixels: every few tiles, rows and columns.
+    All are scored on the same sample of pixels: every few tiles, rows and columns. The forest sees
+    the values that the images had before the store stretched them, between the limits of a scene.
     """
 
     def __init__(self, info: ModelInfo, tiles: Tiles, threshold: float) -> None:
@@ -45,6 +46,7 @@ class Baseline:
         self._every = -(-len(tiles) // MOST_TILES)
         self._tiles = -(-len(tiles) // self._every)
         self._step = max(1, math.ceil(math.sqrt(self._tiles * tiles.side**2 / JUDGED)))
+        self._source = tiles
         pixels, label = _training_sample(info, tiles.stores)
         self._learned, self._common = len(label), torch.zeros(len(info.class_names) or 2)
         self._common[np.bincount(label).argmax() if info.has_classes else 1] = 1
@@ -69,7 +71,8 @@ class Baseline:
             common = self._common.view(1, -1, 1, 1).expand(1, -1, *truth.shape[1:])
             self._scores["most_common"].update(common, truth)
             if self._forest is not None:
-                surroundings = _surroundings(image[number].permute(1, 2, 0).cpu().numpy())
+                values = image[number].permute(1, 2, 0).cpu().numpy()
+                surroundings = _surroundings(_unstretched(values, self._source, int(index[number])))
                 pixels = surroundings[::step, ::step].reshape(-1, surroundings.shape[2])
                 guessed = np.zeros((len(pixels), len(self._common)), np.float32)
                 guessed[:, self._forest.classes_] = self._forest.predict_proba(pixels)
@@ -89,11 +92,22 @@ class Baseline:
         return scores | {"tiles": self._tiles, "pixels": pixels, "learned": self._learned}
 
 
-def _surroundings(image: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _unstretched(image: NDArray[np.uint8], tiles: Tiles, tile: int) -> NDArray[np.float32]:
+    """Return the source values of a tile's bytes (y, x, band); as they are if not stretched."""
+    store, scene = tiles.stores[tiles.table["store"][tile]], tiles.table["scene"][tile]
+    bands = [store.meta.bands.index(name) for name in tiles.bands]
+    low, high = store.scenes.limits[scene][bands].T
+    known = high > low  # NaN: not stretched
+    low, high = np.where(known, low, 0), np.where(known, high, 255)
+    values: NDArray[np.float32] = (low + image * ((high - low) / 255)).astype(np.float32)
+    values[~image.any(axis=2)] = 0  # nodata
+    return values
+
+
+def _surroundings(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return bands (y, x, band) with means and standard deviations of the `WINDOWS` around."""
     from scipy.ndimage import uniform_filter
 
-    pixels = image.astype(np.float32)
     parts = [pixels]
     for side in WINDOWS:
         mean = uniform_filter(pixels, (side, side, 1))
@@ -119,7 +133,7 @@ def _training_sample(
         image, label = tiles.pixels(tile)
         labelled = np.flatnonzero(label != NODATA)
         drawn = random.choice(labelled, min(len(labelled), LEARNED // len(chosen)), replace=False)
-        surroundings = _surroundings(image)
+        surroundings = _surroundings(_unstretched(image, tiles, tile))
         pixels = surroundings.reshape(-1, surroundings.shape[2])
         samples.append((pixels[drawn], label.ravel()[drawn]))
     pixels, label = (np.concatenate(parts) for parts in zip(*samples, strict=True))

@@ -20,6 +20,7 @@ from geoprep.views.footprints import outlines
 from loaders import BatchLoader, Split, select
 from training.checkpoint import ModelInfo
 from training.data import folds_of
+from training.model.build import RESNET34_UNET
 
 SCORES = {"road_iou": "road IoU", "mean_iou": "mean IoU", "bin_iou": "bin IoU"}
 """Metrics for comparing scenes and models, if a model has them. One of the first two chooses
@@ -61,8 +62,8 @@ class Standing:
 
     ``score`` is the metric that scenes are compared by, ``metrics`` are those of all tiles,
     ``scenes`` those of each scene of the ``split``, and ``history`` is metrics.csv. ``unlearned``
-    are the classes without a training pixel, ``rescale`` is the rule of the training stores.
-    ``baseline`` see `Baseline.compute`.
+    are the classes without a training pixel, ``rescale`` is the rule of the training stores, and
+    ``model`` the specification of the model. ``baseline`` see `Baseline.compute`.
     """
 
     score: str
@@ -72,6 +73,7 @@ class Standing:
     history: Rows = ()
     unlearned: Sequence[str] = ()
     rescale: str = ""
+    model: str = ""
     baseline: dict[str, float] = field(default_factory=dict)
 
     def extremes(self) -> dict[str, Rows]:
@@ -117,11 +119,11 @@ class Standing:
         """Return the next steps, by what they gain; none unless a rule's evidence is there.
 
         Only validation scenes give advice: a model that followed that of test scenes would have
-        been fitted to them.
+        been fitted to them. That a forest is better is said of all.
         """
         if self.split != "val":
-            return []
-        rules = (_unlearned, _undertrained, _only_colours, _elsewhere)
+            return [*_behind(self)]
+        rules = (_behind, _unlearned, _undertrained, _only_colours, _elsewhere)
         return [step for rule in rules for step in rule(self)]
 
 
@@ -152,19 +154,28 @@ def _undertrained(standing: Standing) -> Iterator[str]:
         )
 
 
+def _behind(standing: Standing) -> Iterator[str]:
+    """Yield both scores and what to do wherever a forest is better than the model."""
+    forest, model = (standing.baseline.get(name, math.nan) for name in ("forest", "model"))
+    if forest > model:
+        small = ["`model` unet-small, which sees more images in equal time"]
+        kept = ["a store of 8-bit images that keeps their values (`rescale` none)"]
+        ways = small * (standing.model == RESNET34_UNET) + kept * (standing.rescale == "scene")
+        use = f"use {', or '.join(ways)}, " if ways else ""
+        scores = f"a random forest has {forest:.3f}, the model {model:.3f}"
+        yield f"{scores}: {use}train longer (`epochs`), or take the forest"
+
+
 def _only_colours(standing: Standing) -> Iterator[str]:
     """Yield a step if a trained model is hardly better than a forest on pixels and surroundings."""
     forest, model = (standing.baseline.get(name, math.nan) for name in ("forest", "model"))
-    little = min(model, forest) < EASY and model - forest < COLOURS * (1 - forest)
+    little = min(model, forest) < EASY and 0 <= model - forest < COLOURS * (1 - forest)
     if little and not [*_undertrained(standing)]:
-        missing = (
-            "not even what colours show: train longer (`epochs`), or with another `lr`"
-            if model < forest
-            else "colours, and little of shapes: show it more context (a larger `crop`, or a "
-            "coarser `level`), add training scenes, or start from other weights (`init_from`)"
+        yield (
+            f"the model scores {model:.2f}, a random forest {forest:.2f}. It has learned colours, "
+            "and little of shapes: show it more context (a larger `crop`, or a coarser `level`), "
+            "add training scenes, or start from other weights (`init_from`)"
         )
-        scores = f"the model scores {model:.2f}, a random forest {forest:.2f}"
-        yield f"{scores}. It has learned {missing}"
 
 
 def _elsewhere(standing: Standing) -> Iterator[str]:

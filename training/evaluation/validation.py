@@ -236,6 +236,7 @@ def evaluate_runner(
         baseline=simple.compute() if simple else {},
         training_scenes=count,
         rescale=info.rescale,
+        model=info.model,
         unlearned=unlearned_classes(info, tiles.stores, training) if info.has_classes else [],
     )
 

@@ -9,6 +9,7 @@ import re
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from helpers import predict_cases
@@ -20,6 +21,7 @@ from loaders import BatchLoader, Folds, RamTiles, select
 from training.checkpoint import Checkpoint, save
 from training.engine.native import choose_engine
 from training.evaluate import main
+from training.evaluation.baseline import _unstretched
 from training.evaluation.validation import decoded_label, evaluate_runner, examples, validate
 from training.model.losses import RoadLoss
 from training.model.trainable import Trainable
@@ -204,6 +206,20 @@ def test_a_sweep_over_thresholds(checkpoint, store_path, command):
     assert found["sweep"][1]["recall"] >= half["recall"]
     best = max(step["road_iou"] or 0 for step in found["sweep"])
     assert found["metrics"]["best_road_iou"] == pytest.approx(best, abs=1e-6)
+
+
+def test_the_forest_sees_values_from_before_the_stretching(tmp_path):
+    bands = ("red", "green")
+    store = write_store(tmp_path / "s.zarr", bands=bands, limits=(20.0, 530.0))
+    tiles = RamTiles.load(store, "train", bands=("green",))
+    image, _ = tiles.pixels(0)
+    seen = image.any(axis=2)
+    values = _unstretched(image, tiles, 0)
+    assert np.allclose(values[seen], 20 + 2.0 * image[seen])
+    assert not values[~seen].any()
+    kept = write_store(tmp_path / "k.zarr", bands=bands, limits=(np.nan, np.nan))
+    tiles = RamTiles.load(kept, "train", bands=("green",))
+    assert np.array_equal(_unstretched(tiles.pixels(0)[0], tiles, 0), tiles.pixels(0)[0])
 
 
 def test_a_baseline_is_scored_on_the_same_pixels(checkpoint, store_path, tmp_path, monkeypatch):
