@@ -1,0 +1,39 @@
+"""The benchmark of models that learn from real images, on tiny ones."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.factory import write_image
+
+from benchmarks import learning
+from geoprep.store.reader import StoreReader
+
+
+@pytest.mark.slow
+def test_models_learn_from_a_set_and_are_scored_beside_a_forest(tmp_path, capsys, monkeypatch):
+    for number in range(8):
+        rng = np.random.default_rng(number)
+        cover = np.repeat(np.repeat(rng.integers(0, 2, (4, 4)), 16, 0), 16, 1)
+        pixels = (80 + 60 * cover[..., None] + rng.normal(0, 5, (64, 64, 3))).astype(np.uint8)
+        write_image(tmp_path / "images" / f"i{number}.tif", pixels)
+        write_image(tmp_path / "masks" / f"i{number}.tif", (1 + cover[..., None]).astype(np.uint8))
+    tiny = replace(
+        learning.SETS["forest"],
+        images="images/*.tif",
+        labels="masks/*.tif",
+        test=("images/i6.tif", "images/i7.tif"),
+        train={"crop": 32, "batch_size": 2},
+    )
+    sets = {"forest": tiny, "roofs": learning.SETS["roofs"]}
+    monkeypatch.setattr(learning, "SETS", sets)
+    options = ["--models", "unet-small", "--minutes", "0.02", "--json", str(tmp_path / "a.json")]
+    assert learning.main([str(tmp_path), *options]) == 0
+    splits = StoreReader.open(tmp_path / "forest.zarr").tiles.split.tolist()
+    assert sorted(splits) == [0] * 5 + [1] + [2] * 2
+    figures = json.loads((tmp_path / "a.json").read_text())["figures"]
+    assert 0 <= figures["forest.unet-small.0.02.0"]["median"] <= 1
+    printed = capsys.readouterr().out
+    assert "roofs is left out: no roofs/*chips/*-21.tif" in printed
+    assert "random forest" in printed
