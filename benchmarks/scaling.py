@@ -44,31 +44,26 @@ STEP = SIDE * 2.7e-6
 
 
 class InventedHeaders(Threads):
-    """An executor that returns probes and digests of invented images."""
+    """An executor that returns probes of invented images."""
 
     def map_unordered(
         self, function: Callable[[Any], Any], items: Iterable[Any], lost: object = None
     ) -> Iterator[Any]:
-        """Yield probes in rows northwards from the equator, and digests of invented files."""
+        """Yield probes in rows northwards from the equator."""
         for first, some in items:
-            found = [
-                _probe(i, item)
-                if isinstance(item[0], PlannedScene)
-                else (f"{i:032x}", SceneInputs(i + 1, i + 1, i + 1))
-                for i, item in enumerate(some, first)
-            ]
-            yield first, found
+            yield first, [_probe(i, item.scene) for i, item in enumerate(some, first)]
 
 
-def _probe(index: int, item: Any) -> PlannedScene:  # noqa: ANN401 - a scene and more
+def _probe(index: int, draft: PlannedScene) -> PlannedScene:
     from rasterio.transform import Affine
 
     row, col = divmod(index, 1000)
     place = Affine(2.7e-6, 0, col * STEP, 0, -2.7e-6, row * STEP)
     grid = Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE)
-    draft: PlannedScene = item[0]
     names = (("red",), ("green",), ("blue",))
-    return replace(draft, grid=grid, dtype="uint8", bands=(1, 2, 3), band_names=names)
+    inputs = SceneInputs(index + 1, index + 1, index + 1)
+    probe = replace(draft, grid=grid, inputs=inputs, dtype="uint8")
+    return replace(probe, bands=(1, 2, 3), band_names=names)
 
 
 def plan_of(scenes: int) -> Plan:

@@ -129,8 +129,7 @@ def build_zarr(
     with _executor(work.workers, work.scheduler, observer) as executor:
         if work.scheduler is None:  # workers of a scheduler read the sources themselves
             sources = sources.downloaded(observer)
-        with observer.counting("reading") as report:
-            plan = make_plan(sources.found, sources.names, checked, executor, report)
+        plan = make_plan(sources.found, sources.names, checked, executor)
         if target.overwrite and is_bucket(sources.out):
             observer.message(f"a store at {sources.out} cannot be read while it is replaced")
         with observer.building() as show:

@@ -11,15 +11,14 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from rasterio.windows import Window
 
 from geoprep.building.options import parse_rescale
 from geoprep.building.records import ScenePart, ShardRecord, ShardTask
+from geoprep.building.rows import SceneRows
 from geoprep.building.scene import PlannedScene
-from geoprep.errors import ImageError
 from geoprep.grid import Grid
 from geoprep.imagery.counts import count_source
-from geoprep.imagery.decoding import ImageWindow, read_pixels
+from geoprep.imagery.decoding import ImageWindow, decided, read_pixels
 from geoprep.imagery.resample import pixel_edges
 from geoprep.imagery.rescale import percentile_limits, source_limits
 from geoprep.imagery.validity import read_bits
@@ -29,7 +28,6 @@ from geoprep.labels.mask_files import SceneWindow, read_mask
 from geoprep.labels.raster_rules import ClassRaster
 from geoprep.labels.road_files import read_roads
 from geoprep.speed import BACKGROUND, NODATA
-from geoprep.storage.inputs import open_image
 
 Tiles = dict[str, NDArray[np.uint8]]
 """Tiles by pixel array, such as ``650/image``: uint8 (tile, y, x, band) or (tile, y, x)."""
@@ -100,24 +98,19 @@ class Piece:
     origin: tuple[int, int]  # row and column in the image of the first pixel
 
     @classmethod
-    def read(cls, part: ScenePart, task: ShardTask) -> Piece:
+    def read(cls, part: ScenePart, task: ShardTask, source: SceneRows) -> Piece:
         """Read the pixels below a part's tiles."""
         grid, bands, nodata = part.scene.grid, part.scene.bands, part.scene.nodata
         assert grid is not None  # a scene whose image has no grid has failed in the plan
-        with open_image(part.scene.image) as dataset:
-            if (dataset.height, dataset.width) != (grid.height, grid.width):
-                raise ImageError(f"{part.scene.image} changed its size while the store was built")
-            if part.whole:
-                pixels = read_pixels(dataset, bands, nodata=nodata)
-                return cls(task, part, grid, pixels, (0, 0))
-            region = Region.of(part, part.scene.windows, task.meta.tile)
-            rows, cols = _source_window(part.scene, region)
-            window = Window(cols.start, rows.start, cols.stop - cols.start, rows.stop - rows.start)
-            mask = None
-            if part.surveyed is not None and (file := part.surveyed.mask_file):
-                mask = read_bits(file, grid.width, rows, cols)
-            pixels = read_pixels(dataset, bands, window, nodata=nodata, mask=mask)
-            return cls(task, part, grid, pixels, (rows.start, cols.start))
+        if part.whole:
+            pixels = read_pixels(source.dataset, bands, nodata=nodata)
+            return cls(task, part, grid, pixels, (0, 0))
+        region = Region.of(part, part.scene.windows, task.meta.tile)
+        rows, cols = _source_window(part.scene, region)
+        pixels = ImageWindow(source.values(rows, cols))
+        if part.surveyed is not None and (file := part.surveyed.mask_file):
+            pixels = decided(pixels, read_bits(file, grid.width, rows, cols))
+        return cls(task, part, grid, pixels, (rows.start, cols.start))
 
     def levels(self, tiles: Tiles) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8], int]]:
         """Yield images and labels of every level, and how much larger its pixels are."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +17,8 @@ from geoprep.building.request import check_kinds
 from geoprep.building.scene import (
     Layout,
     PlannedScene,
-    SceneFiles,
+    compare_equal,
     inputs_digest,
-    label_files,
     probe_scenes,
 )
 from geoprep.building.splits import divide
@@ -93,7 +91,6 @@ def make_plan(
     cities: Sequence[str],
     options: BuildOptions,
     executor: Executor,
-    report: Callable[[int, int], None] | None = None,
     *,
     read_inputs: bool = True,
 ) -> Plan:
@@ -101,19 +98,17 @@ def make_plan(
 
     A record of each scene is completed step by step:
 
-    1. its image's header;
+    1. its image's header, and the identity of its files;
     2. its label, or the road file that all scenes share;
-    3. a digest of its files, which are read once;
-    4. its tiles;
-    5. the split of every tile.
+    3. its tiles;
+    4. the split of every tile.
 
-    ``cities`` has one name per source: of a city, or ``custom``. ``report`` gets the number of
-    scenes whose files have been read, and the number of all. Without ``read_inputs`` there is no
-    digest, for a plan that is not built; images with the same bytes may then be in different
+    ``cities`` has one name per source: of a city, or ``custom``. Without ``read_inputs`` there is
+    no digest, for a plan that is not built; images with the same bytes may then be in different
     splits.
     """
     check_kinds(sources, options)
-    scenes, band_notes = probe_scenes(sources, options, executor)
+    scenes, band_notes = probe_scenes(sources, options, executor, read_inputs=read_inputs)
     usable = [scene for scene in scenes if not scene.failure]
     swapped = _looks_swapped(scenes[0], options)
     if not usable:
@@ -138,9 +133,9 @@ def make_plan(
         if options.class_rule and BACKGROUND_NAME not in options.class_rule.names:
             rest = "pixels outside its features have no label; if they are background, begin"
             notes += (f"{roads.name}: {rest} `classes` with {BACKGROUND_NAME}",)
-    files = _input_files(scenes, [road_file, options.split_file], options) if read_inputs else []
     facts = [f"{scene.id} {scene.facts}" for scene in scenes]
-    digest, inputs = inputs_digest(facts, files, executor, report)
+    digest = inputs_digest(facts, scenes, [road_file, options.split_file]) if read_inputs else ""
+    scenes = compare_equal(scenes, executor)
     tiles = 0
     for i, scene in enumerate(scenes):  # in place: the plan of a million scenes is held once
         label = scene.label or road_file
@@ -151,8 +146,6 @@ def make_plan(
             labelled=label is not None and not outside[i],
             failure=scene.failure or outside[i] or own_failure,
             schema=_schema(cities[scene.city], options),
-            inputs=inputs[i] if read_inputs else None,
-            files=tuple(chain(*files[i])) if read_inputs else (),
             facts="",
             band_names=(),
         )
@@ -199,17 +192,6 @@ def make_plan(
         notes=(*swapped, *band_notes, *size_notes, *notes, *split_notes),
         fingerprint=f"{__version__} {digest}",
     )
-
-
-def _input_files(
-    scenes: Sequence[PlannedScene], shared: Sequence[str | None], options: BuildOptions
-) -> list[SceneFiles]:
-    """Return the files of every scene, and those that all scenes share."""
-    files: list[SceneFiles] = []
-    for scene in scenes:
-        raster = scene.label is not None and options.raster_rule(scene.label) is not None
-        files.append((scene.files, label_files(scene.label, raster=raster)))
-    return files + [((), label_files(name)) for name in shared if name]
 
 
 def _class_attributes(options: BuildOptions) -> dict[str, Any]:

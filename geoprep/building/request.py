@@ -38,12 +38,11 @@ PRODUCT: Final = "PS-RGB"
 _OF_RASTERS: Final = ("label_values", "label_speeds")
 _OF_VECTOR_CLASSES: Final = ("class_field", "layer", "where", "label_encoding")
 
-Stage = Literal["unpacking", "downloading", "reading"]
+Stage = Literal["unpacking", "downloading"]
 """What is counted before a build: bytes while unpacking, else scenes."""
 _BARS: Final[dict[Stage, tuple[str, int]]] = {
     "unpacking": ("unpacking, MB", 10**6),
     "downloading": ("downloading scenes", 1),
-    "reading": ("reading inputs once, scenes", 1),
 }
 """Title of the bar, and unit that it counts."""
 

@@ -17,6 +17,7 @@ from geoprep.building.piece import release_outlines
 from geoprep.building.plan import Plan
 from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.building.request import Progress, Report
+from geoprep.building.rows import release_rows
 from geoprep.building.scene import PlannedScene
 from geoprep.building.shard import build_shard
 from geoprep.building.summary import black_pixels, summarise
@@ -86,7 +87,7 @@ def build(
                 journal.write({"stamp": plan.fingerprint, "shard": record.to_json()})
                 new[record.shard] = histograms.take(record)
         finally:
-            executor.run_everywhere(release_outlines)
+            executor.run_everywhere(_release)
         records = kept | new
         if target.replaces:
             _require_a_scene(plan, target, records)
@@ -96,6 +97,12 @@ def build(
     black = black_pixels(plan, surveyed, records.values())
     seconds = time.perf_counter() - start
     return summarise(plan, target.location, result, new.values(), seconds, black)
+
+
+def _release() -> None:
+    """Release what the tasks of a process shared."""
+    release_outlines()
+    release_rows()
 
 
 def _require_a_scene(

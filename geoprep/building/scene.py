@@ -23,7 +23,7 @@ from geoprep.labels.label_options import Schema
 from geoprep.labels.vector_names import vector_parts
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.storage.addresses import is_local, shown_address, split_address
-from geoprep.storage.versions import content_digest, file_states
+from geoprep.storage.versions import content_digest, file_states, sample_digest
 from geoprep.texts import counted
 
 TRAIN, VAL, TEST, UNUSED = 0, 1, 2, 3
@@ -47,10 +47,13 @@ R = TypeVar("R")
 
 
 class SceneInputs(NamedTuple):
-    """The files of a scene as they were when a plan was made: 64 bits of each."""
+    """Digests of the files of a scene as they were when a plan was made.
 
-    digest: int  # of the image's bytes, of a VRT with its sources; 0: it could not be read
-    content: int  # of all files
+    Images count by size and samples. Labels count whole: one road may be all that has changed.
+    """
+
+    digest: int  # of the image, of a VRT with its sources; 0: it could not be read
+    content: int  # of all files, 128 bits
     state: int  # their sizes and times
 
 
@@ -65,6 +68,7 @@ class PlannedScene(Scene):
     # By its header
     grid: Grid | None = None  # of the image; None if it cannot be used
     dtype: str = ""  # of the selected bands
+    block_rows: int = 1  # of the blocks that the file consists of
     bands: tuple[int, ...] = ()  # selected ones, numbered from 1
     band_names: tuple[Names, ...] = ()
     units: tuple[tuple[float, float], ...] = ()  # scale and offset of each band, if not 1 and 0
@@ -73,8 +77,9 @@ class PlannedScene(Scene):
     nodata: Nodata = None
     alpha: bool = False  # whether the last of four bands is left out, as alpha
     failure: str = ""  # why the scene cannot be built
-    # Addresses of all files of the image, the image itself first; in a plan those of its label too
+    # Addresses of all files of the image, the image itself first, and those of its label
     files: tuple[str, ...] = ()
+    image_files: int = 1  # of the image
     inputs: SceneInputs | None = None  # what these were when they were read for the plan
     # For the digest of the inputs, until the plan is complete
     facts: str = ""  # shape, CRS, transform, nodata and band meanings by GDAL, as text
@@ -99,7 +104,7 @@ class PlannedScene(Scene):
         before = self.inputs
         if before is None or file_states(self.files) == before.state:
             return
-        if _digests_of((self.files, ()))[1].content != before.content:
+        if inputs_of(self.files, self.image_files).content != before.content:
             raise SourceError(
                 f"{shown_address(self.image)} or its label changed while the store was built. Wait "
                 "until the files are complete, and build it again with `overwrite`"
@@ -167,16 +172,26 @@ def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:
 
 # Headers of the images, and digests of all input files
 
-Probed = tuple[PlannedScene, str | None, BuildOptions]
-"""A scene whose header is not read yet, its imagery product and the options of the build."""
+
+class Probed(NamedTuple):
+    """A scene whose header is not read yet."""
+
+    scene: PlannedScene
+    product: str | None  # of the imagery
+    options: BuildOptions
+    reads_inputs: bool  # whether its files are identified
 
 
 def probe_scenes(
-    sources: Sequence[SourceScenes], options: BuildOptions, executor: Executor
+    sources: Sequence[SourceScenes],
+    options: BuildOptions,
+    executor: Executor,
+    *,
+    read_inputs: bool = True,
 ) -> tuple[list[PlannedScene], list[str]]:
     """Return the header of every image, and notes; those of unusual bands fail."""
-    items: list[Probed] = [
-        (_draft(scene, city, source, options), source.product, options)
+    items = [
+        Probed(_draft(scene, city, source, options), source.product, options, read_inputs)
         for city, source in enumerate(sources)
         for scene in source.scenes
     ]
@@ -212,14 +227,20 @@ def _each(function: Callable[[T], R], batch: tuple[int, Sequence[T]]) -> tuple[i
 
 
 def probe_scene(item: Probed) -> PlannedScene:
-    """Return the header of one image, checked."""
-    probe, product, options = item
+    """Return the header of one image, checked, and the identity of the scene's files."""
+    probe, product, options, reads_inputs = item
     try:
         raster = describe(probe.image)
         probe = replace(probe, files=raster.files, facts=_facts(raster))
-        return _usable(probe, raster, product, options)
+        probe = _usable(probe, raster, product, options)
     except GeoprepError as error:
-        return replace(probe, failure=str(error))
+        probe = replace(probe, failure=str(error))
+    if not reads_inputs:
+        return probe
+    is_raster = probe.label is not None and options.raster_rule(probe.label) is not None
+    files = *probe.files, *label_files(probe.label, raster=is_raster)
+    count = len(probe.files)
+    return replace(probe, files=files, image_files=count, inputs=inputs_of(files, count))
 
 
 def _usable(
@@ -241,7 +262,8 @@ def _usable(
     facts = probe.facts if nodata == options.nodata else f"{probe.facts} nodata {nodata}"
     facts = f"{facts} {units}" if units else facts
     return replace(
-        probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen, units=units,
+        probe, grid=grid, dtype=dtype, block_rows=raster.block_rows,
+        bands=bands, band_names=chosen, units=units,
         alpha=raster.leaves_out_alpha(bands),
         nodata=nodata, facts=facts,
     )  # fmt: skip
@@ -332,45 +354,71 @@ def _raster_files(label: str) -> list[str]:
         return [label]
 
 
-SceneFiles = tuple[Sequence[str], Sequence[str]]
-"""Addresses of the files of an image, the image itself first, and of those of its label."""
+def inputs_of(files: Sequence[str], image_files: int) -> SceneInputs:
+    """Return the identity of files, of which the first ``image_files`` are those of an image."""
+    state = file_states(files)  # first: what is read later is at least as new
+    digests = [
+        _or_unreadable(sample_digest if number < image_files else content_digest, file)
+        for number, file in enumerate(files)
+    ]
+    own = _image_digest(digests[: _own_files(files, image_files)])
+    return SceneInputs(own, _together(digests), state)
 
 
-def _digests_of(files: SceneFiles) -> tuple[str, SceneInputs]:
-    """Return the digest of all files together, and the properties that are compared."""
-    image, label = files
-    state = file_states([*image, *label])  # first: what is read later is at least as new
-    digests = []
-    for address in (*image, *label):
-        try:
-            digests.append(content_digest(address))
-        except SourceError:
-            digests.append("unreadable")
-    together, own = " ".join(digests).encode(), 0
-    if image and digests[0] != "unreadable":
-        count = len(image) if image[0].lower().endswith(".vrt") else 1  # the text is not the image
-        own = xxhash.xxh3_64_intdigest(" ".join(digests[:count]).encode())
-    inputs = SceneInputs(own, xxhash.xxh3_64_intdigest(together), state)
-    return xxhash.xxh3_128_hexdigest(together), inputs
+def _or_unreadable(digest: Callable[[str], str], file: str) -> str:
+    try:
+        return digest(file)
+    except SourceError:
+        return "unreadable"
+
+
+def _own_files(files: Sequence[str], image_files: int) -> int:
+    """Return how many of the first files make an image equal: the text of a VRT does not."""
+    return image_files if files[0].lower().endswith(".vrt") else 1
+
+
+def _image_digest(digests: Sequence[str]) -> int:
+    unknown = digests[0] == "unreadable"
+    return 0 if unknown else xxhash.xxh3_64_intdigest(" ".join(digests).encode())
+
+
+def _together(digests: Sequence[str]) -> int:
+    return xxhash.xxh3_128_intdigest(" ".join(digests).encode())
+
+
+def compare_equal(scenes: Sequence[PlannedScene], executor: Executor) -> list[PlannedScene]:
+    """Return the scenes; images whose samples are equal have the digest of all of their bytes."""
+    counts = Counter(scene.inputs.digest for scene in scenes if scene.inputs)
+    compared = [*scenes]
+    alike = [
+        (i, scene.files[: _own_files(scene.files, scene.image_files)])
+        for i, scene in enumerate(scenes)
+        if scene.inputs and scene.inputs.digest and counts[scene.inputs.digest] > 1
+    ]
+    for _, found in executor.map_unordered(partial(_each, _whole_digest), _batches(alike)):
+        for i, digest in found:
+            inputs = scenes[i].inputs
+            assert inputs is not None  # chosen above
+            compared[i] = replace(scenes[i], inputs=inputs._replace(digest=digest))
+    return compared
+
+
+def _whole_digest(item: tuple[int, Sequence[str]]) -> tuple[int, int]:
+    return item[0], _image_digest([_or_unreadable(content_digest, file) for file in item[1]])
 
 
 def inputs_digest(
-    names: Sequence[str],
-    files: Sequence[SceneFiles],
-    executor: Executor,
-    report: Callable[[int, int], None] | None,
-) -> tuple[str, list[SceneInputs]]:
-    """Return a digest of all inputs, and the properties of each scene that are compared.
+    names: Sequence[str], scenes: Sequence[PlannedScene], shared: Sequence[str | None]
+) -> str:
+    """Return a digest of all inputs. Paths and times do not count.
 
-    ``names`` are texts that count in addition to the files, which are given by scene. Paths and
-    times do not count. ``report`` gets the numbers of items read and of all.
+    ``names`` are texts that count in addition to the files of the scenes and the shared ones.
     """
-    digests, done = [("", SceneInputs(0, 0, 0))] * len(files), 0
-    for first, some in executor.map_unordered(partial(_each, _digests_of), _batches(files)):
-        digests[first : first + len(some)] = some
-        done += len(some)
-        if report is not None:
-            report(done, len(files))
-    of_files = [digest for digest, _ in digests]
-    whole = xxhash.xxh3_128_hexdigest("\n".join([*names, *of_files]).encode())
-    return whole, [inputs for _, inputs in digests]
+    contents = [scene.inputs.content for scene in scenes if scene.inputs]
+    contents += [
+        _together([_or_unreadable(content_digest, file) for file in label_files(name)])
+        for name in shared
+        if name
+    ]
+    texts = *names, *(f"{content:032x}" for content in contents)
+    return xxhash.xxh3_128_hexdigest("\n".join(texts).encode())

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from geoprep.building.options import BuildOptions
 from geoprep.building.piece import Piece, Tiles, label_tiles, pieces
 from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
+from geoprep.building.rows import SceneRows
 from geoprep.errors import GeoprepError
 from geoprep.imagery.counts import TileCounts, road_share
 from geoprep.imagery.resample import render
@@ -104,21 +105,25 @@ def render_scene(part: ScenePart, task: ShardTask, record: ShardRecord) -> tuple
 def _fill(tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRecord) -> Outcome:
     """Read and render a part in the pieces that `pieces` returns."""
     notes = Counter[str]()
-    for run in pieces(part, task.meta.tile):
-        some = part if part.whole else replace(part, scene=part.scene.tiles(run.start, run.stop))
-        own_tiles = {name: pixels[run] for name, pixels in tiles.items()}
-        outcome = _fill_piece(own_tiles, some, task, record)
-        if outcome.status == "skipped":
-            return outcome
-        add_notes(notes, outcome.notes, task.options)
+    with SceneRows(part.scene) as source:
+        for run in pieces(part, task.meta.tile):
+            whole, windows = part.whole, (run.start, run.stop)
+            some = part if whole else replace(part, scene=part.scene.tiles(*windows))
+            own_tiles = {name: pixels[run] for name, pixels in tiles.items()}
+            outcome = _fill_piece(own_tiles, some, task, record, source)
+            if outcome.status == "skipped":
+                return outcome
+            add_notes(notes, outcome.notes, task.options)
     if part.surveyed is not None and part.surveyed.notes:  # pieces overlap, its strips do not
         notes = Counter(part.surveyed.notes)
     return replace(outcome, notes=dict(notes))
 
 
-def _fill_piece(tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRecord) -> Outcome:
+def _fill_piece(
+    tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRecord, source: SceneRows
+) -> Outcome:
     with record.stage("decode"):
-        piece = Piece.read(part, task)
+        piece = Piece.read(part, task, source)
     pixels = piece.pixels
     record.source_bytes += pixels.values.nbytes
     black = pixels.black_pixels if part.whole else 0

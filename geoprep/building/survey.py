@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rasterio.windows import Window
 
 from geoprep.building.journal import BucketJournal, Journal
 from geoprep.building.options import BuildOptions
 from geoprep.building.plan import Plan
 from geoprep.building.records import Outcome, TaskStopped
 from geoprep.building.request import Progress, Report
+from geoprep.building.rows import SceneRows, strips
 from geoprep.building.scene import PlannedScene
 from geoprep.building.shard import add_notes, too_empty
 from geoprep.errors import GeoprepError, LabelError
@@ -40,11 +40,9 @@ from geoprep.imagery.validity import (
 from geoprep.labels.mask_files import SceneWindow, read_mask
 from geoprep.labels.raster_rules import UnlistedError, unlisted_error
 from geoprep.storage.addresses import split_address
-from geoprep.storage.inputs import open_image
 
-_STRIP_VALUES = 32 << 20
-_STRIP_ROWS = 512
-"""Strips have this many rows or twice as many, so that blocks of tiled images are decoded once."""
+_MOST_STRIPS = 8
+"""Largest number of strips that a task reads one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class SurveyRecord:
     failure: str = ""  # why they cannot be used
     pixels: int = 0
     valid: int = 0  # with imagery; without black ones of undecided meaning
-    validity: StripValidity = field(default_factory=StripValidity)  # which of them
+    validity: dict[int, StripValidity] = field(default_factory=dict)  # of strips, by row
     source_bytes: int = 0
     # Valid pixels per value, or per bin of wide data types: scipy.sparse.csr_array (band, value).
     counts: Any = 0
@@ -182,13 +180,13 @@ def _surveyed(
 
     def tasks() -> Iterator[SurveyTask]:
         for index in indexes:
-            strips = list(_strips(plan, index))
-            open_scenes[index] = _Totals(len(strips))
-            for strip in strips:
-                if decided is None:  # another strip may have failed meanwhile
-                    yield replace(strip, failure=open_scenes[index].failure)
+            runs = list(_runs(plan, index, executor.workers))
+            open_scenes[index] = _Totals(len(runs))
+            for run in runs:
+                if decided is None:  # another one may have failed meanwhile
+                    yield replace(run, failure=open_scenes[index].failure)
                 else:
-                    yield replace(strip, mask_file=decided[index].mask_file)
+                    yield replace(run, mask_file=decided[index].mask_file)
 
     for record in executor.map_unordered(survey_strip, tasks()):
         index, (first, last) = record.task.index, record.task.rows
@@ -201,16 +199,21 @@ def _surveyed(
             yield index, open_scenes.pop(index)
 
 
-def _strips(plan: Plan, index: int) -> Iterator[SurveyTask]:
-    """Yield one task for a scene in a single shard, which is read whole there too; else strips."""
-    scene, (height, width) = plan.scenes[index], _shape(plan.scenes[index])
+def _runs(plan: Plan, index: int, workers: int) -> Iterator[SurveyTask]:
+    """Yield one task for a scene in a single shard, which is read whole there too; else several.
+
+    Each has some strips in a row, as many for every worker, for which the image is opened once.
+    """
+    scene = plan.scenes[index]
     if not plan.in_several_shards(scene):
-        yield SurveyTask(index, scene.tiles(0, 0), plan.options, (0, height), whole=True)
+        rows = 0, _shape(scene)[0]
+        yield SurveyTask(index, scene.tiles(0, 0), plan.options, rows, whole=True)
         return
-    wide = width * len(scene.bands) * 2 * _STRIP_ROWS > _STRIP_VALUES
-    step = _STRIP_ROWS if wide else 2 * _STRIP_ROWS
-    for row in range(0, height, step):
-        rows = row, min(row + step, height)
+    rows_of = strips(scene)
+    some = min(_MOST_STRIPS, -(-len(rows_of) // workers))
+    for start in range(0, len(rows_of), some):
+        run = rows_of[start : start + some]
+        rows = run[0][0], run[-1][1]
         yield SurveyTask(index, scene.tiles(0, 0), plan.options, rows, whole=False)
 
 
@@ -224,12 +227,12 @@ def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
     if totals.failure:
         return Outcome("failed", totals.failure)
     totals.counts = totals.counts.toarray()
-    file, strips = None, totals.ordered()
-    validity = {strip.task.rows[0]: strip.validity for strip in strips}
+    file, runs = None, totals.ordered()
+    validity = {row: strip for run in runs for row, strip in run.validity.items()}
     bits, black = decide(validity, *_shape(plan.scenes[index]))
-    specks = sum(strip.validity.black_pixels for strip in strips) - black
+    specks = sum(strip.black_pixels for strip in validity.values()) - black
     add_black(totals.counts, specks)
-    pixels, valid = sum(strip.pixels for strip in strips), sum(strip.valid for strip in strips)
+    pixels, valid = sum(run.pixels for run in runs), sum(run.valid for run in runs)
     valid += specks
     if reason := too_empty(1 - valid / pixels, plan.options):
         return Outcome("skipped", reason, black=black)
@@ -278,23 +281,32 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         return SurveyRecord(task, failure=task.failure)
     from scipy.sparse import csr_array  # few builds have a survey
 
-    scene, (first, last) = task.scene, task.rows
+    scene, (top, bottom) = task.scene, task.rows
+    record, counts = SurveyRecord(task), np.zeros((), np.int64)
     try:
-        with open_image(scene.image) as dataset:
-            window = None if task.whole else Window(0, first, dataset.width, last - first)
-            pixels = read_pixels(dataset, scene.bands, window, nodata=scene.nodata)
+        with SceneRows(scene) as source:
+            for first, last in strips(scene):
+                if not top <= first < bottom or (task.whole and first > top):
+                    continue
+                if stopped():
+                    raise TaskStopped
+                if task.whole:
+                    pixels = read_pixels(source.dataset, scene.bands, nodata=scene.nodata)
+                    validity = {}
+                else:
+                    pixels = source.surveyed(first, last)
+                    validity = {first: strip_validity(pixels.valid, pixels.black)}
+                counts = counts + count_source(pixels)
+                record = replace(
+                    record,
+                    pixels=record.pixels + pixels.area,
+                    valid=record.valid + pixels.valid_pixels,
+                    source_bytes=record.source_bytes + pixels.values.nbytes,
+                    validity=record.validity | validity,
+                )
     except GeoprepError as error:
         return SurveyRecord(task, failure=str(error))
-    record = SurveyRecord(
-        task,
-        pixels=pixels.area,
-        valid=pixels.valid_pixels,
-        source_bytes=pixels.values.nbytes,
-        counts=csr_array(count_source(pixels)),
-    )
-    if task.whole:
-        return record
-    return replace(record, validity=strip_validity(pixels.valid, pixels.black))
+    return replace(record, counts=csr_array(counts))
 
 
 def survey_label(task: SurveyTask) -> SurveyRecord:

@@ -85,6 +85,7 @@ class Raster:
     bands: tuple[Band, ...]
     palette: tuple[tuple[int, int, int, int], ...] | None  # red, green, blue, alpha of 256 values
     tags: Mapping[str, str]  # of the file
+    block_rows: int  # of the blocks in which pixels are stored
     # Addresses of all files that it consists of, the file itself first; `describe` alone finds
     # the others: sidecars, and the sources of a VRT with theirs.
     files: tuple[str, ...]
@@ -111,6 +112,7 @@ class Raster:
             bands,
             _palette(dataset) if bands[0].is_palette else None,
             dataset.tags(),
+            dataset.block_shapes[0][0],
             (address,),
         )
 

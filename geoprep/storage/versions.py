@@ -3,8 +3,8 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from xml.etree.ElementTree import ParseError, canonicalize, fromstring, tostring
 
@@ -18,6 +18,8 @@ BLOCK = 256 << 10
 """Bytes that are read at once, of a file on the disk or of a header on a server."""
 _SAMPLE, _SAMPLES = 64 << 10, 128
 """Bytes of a sample of a file, and their number: all of it up to 8 MiB."""
+_SMALL_SAMPLE, _LEAST_STEP, _WHOLE = 4 << 10, 256 << 10, 1 << 20
+"""Bytes of a sample of an image, between two of them, and of an image that is read whole."""
 SIDECAR = ".aux.xml"
 """End of the name of the file where GDAL keeps what an image's own format cannot state."""
 
@@ -65,6 +67,56 @@ def content_digest(address: str) -> str:
     return digest.hexdigest()
 
 
+def sample_digest(address: str) -> str:
+    """Return a digest as `content_digest` does, of the size and 128 samples of a larger file.
+
+    It costs 3 % of reading 10 MB. Its first and last 64 KiB are among them, where formats keep the
+    lengths of their compressed blocks; so all but an edit in place of a few raw pixels is seen.
+    """
+    if len(addresses := split_address(address)) > 1:
+        return xxhash.xxh3_128_hexdigest(" ".join(map(sample_digest, addresses)).encode())
+    if is_remote(address):
+        data = read_object(address)
+        if len(data) <= _WHOLE:
+            return xxhash.xxh3_128_hexdigest(data)
+        return _sampled(lambda first, count: data[first : first + count], len(data))
+    if address.endswith(SIDECAR):
+        return content_digest(address)
+    with _open_file(address) as (read, size, _):
+        if size > _WHOLE:
+            return _sampled(read, size)
+    return content_digest(address)
+
+
+def _sampled(read: Callable[[int, int], bytes], size: int) -> str:
+    digest = xxhash.xxh3_128(str(size).encode())
+    for first in (0, size - _SAMPLE):
+        digest.update(read(first, _SAMPLE))
+    step = max(_LEAST_STEP, -(-size // _SAMPLES))
+    for first in range(0, size, step):
+        digest.update(read(first, _SMALL_SAMPLE))
+    return digest.hexdigest()
+
+
+@contextmanager
+def _open_file(address: str) -> Iterator[tuple[Callable[[int, int], bytes], int, int]]:
+    """Yield a function that reads bytes of a local file or member of a tar, its size and time."""
+    member = tar_member(address)
+    path, start = (member.archive, member.offset) if member else (address, 0)
+    try:
+        require_end(path)
+        with Path(path).open("rb", buffering=0) as stream:
+            status, number = os.fstat(stream.fileno()), stream.fileno()
+            size = member.size if member else status.st_size
+            yield (
+                (lambda at, count: os.pread(number, min(count, size - at), start + at)),
+                size,
+                (status.st_mtime_ns),
+            )
+    except OSError as error:
+        raise SourceError(f"{shown_address(address)}: cannot be read ({error}).") from error
+
+
 def file_version(address: str) -> str:
     """Return a text that changes with a local file or member of a tar, or raise SourceError.
 
@@ -73,21 +125,12 @@ def file_version(address: str) -> str:
     """
     if address.endswith(SIDECAR):
         return content_digest(address)
-    member = tar_member(address)
-    path, start = (member.archive, member.offset) if member else (address, 0)
     digest = xxhash.xxh3_128()
-    try:
-        require_end(path)
-        with Path(path).open("rb", buffering=0) as stream:
-            status = os.fstat(stream.fileno())
-            size = member.size if member else status.st_size
-            step = max(_SAMPLE, -(-size // _SAMPLES))
-            for first in (*range(0, size, step), max(0, size - _SAMPLE)):
-                count = min(_SAMPLE, size - first)
-                digest.update(os.pread(stream.fileno(), count, start + first))
-    except OSError as error:
-        raise SourceError(f"{shown_address(address)}: cannot be read ({error}).") from error
-    time = "" if member else f"{status.st_mtime_ns} ns, "
+    with _open_file(address) as (read, size, written):
+        step = max(_SAMPLE, -(-size // _SAMPLES))
+        for first in (*range(0, size, step), max(0, size - _SAMPLE)):
+            digest.update(read(first, _SAMPLE))
+    time = "" if tar_member(address) else f"{written} ns, "
     return f"{size} bytes, {time}{digest.hexdigest()}"
 
 

@@ -18,7 +18,7 @@ from helpers.factory import (
     write_scene,
 )
 
-from geoprep.building import piece, survey
+from geoprep.building import piece, rows
 from geoprep.building.records import ShardRecord, TaskStopped
 from geoprep.building.run import build
 from geoprep.executors.threads import Threads
@@ -43,7 +43,7 @@ OPTIONS = {"tile": 64, "levels": 2}
 
 @pytest.fixture(autouse=True)
 def _narrow_strips(monkeypatch):
-    monkeypatch.setattr(survey, "_STRIP_ROWS", 16)
+    monkeypatch.setattr(rows, "_STRIP_ROWS", 16)
 
 
 def assert_same_tiles(one, other):
@@ -70,6 +70,37 @@ def test_shards_of_one_scene_hold_what_one_shard_holds(mosaic, tmp_path, more):
     assert np.array_equal(whole.histogram_band, parted.histogram_band)
     assert np.array_equal(whole.histogram_speed, parted.histogram_speed)
     assert_same_tiles(whole, parted)
+
+
+def test_black_inside_a_scene_is_imagery_in_all_of_its_shards(tmp_path):
+    values = texture(300, 420)
+    values[100:150, 200:280] = 0
+    scene = write_scene(tmp_path, "inner", values)
+    whole = build_of(tmp_path / "a.zarr", [scene], **OPTIONS, shard_tiles=1000)
+    parted = build_of(tmp_path / "b.zarr", [scene], **OPTIONS, shard_tiles=5)
+    assert_same_tiles(whole, parted)
+    assert np.array_equal(whole.tiles.valid_fraction, parted.tiles.valid_fraction)
+
+
+@pytest.mark.parametrize("held", [0, 1 << 20], ids=["not held", "held"])
+def test_the_rows_of_a_scene_are_decoded_once_or_twice(tmp_path, monkeypatch, held):
+    """Once if they stay in memory from the survey to the tiles, and never by each row of tiles."""
+    monkeypatch.setattr(rows, "_MOST_BYTES", held)
+    monkeypatch.setattr(rows, "_STRIP_ROWS", 50)
+    scene = write_scene(tmp_path, "large", texture(300, 420))
+    opened, read = [], []
+    for name, calls in (("open_image", opened), ("Window", read)):
+        usual = getattr(rows, name)
+        monkeypatch.setattr(
+            rows, name, lambda *a, usual=usual, calls=calls: calls.append(a) or usual(*a)
+        )
+    plan = plan_of([scene], tile=64, levels=2, shard_tiles=14)
+    assert plan.shards == 3
+    build(plan, tmp_path / "a.zarr", Threads(1))
+    decoded = sum(window[3] for window in read)
+    assert len(opened) == (1 if held else 1 + 3)
+    assert decoded == 300 if held else 600 <= decoded <= 600 + 2 * 100
+    assert not rows._held._slots
 
 
 def test_an_interrupted_build_still_knows_where_black_is_nodata(mosaic, tmp_path):

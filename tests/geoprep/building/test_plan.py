@@ -13,7 +13,6 @@ from helpers.factory import PLACES, Place, plan_of, row_of_scenes, texture, writ
 from rasterio.shutil import copy as copy_raster
 
 import geoprep
-from geoprep.building import scene as module
 from geoprep.building.options import BuildOptions
 from geoprep.building.plan import make_plan
 from geoprep.errors import SourceError, UsageError
@@ -21,6 +20,7 @@ from geoprep.executors.threads import Threads
 from geoprep.sources.archives import index_tar
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.storage.addresses import member_address
+from geoprep.storage.versions import sample_digest
 
 
 def image(folder, name, values, place=PLACES["degrees"], **options):
@@ -214,17 +214,23 @@ def test_the_digest_of_inputs_sees_contents_and_names_not_paths_or_times(tmp_pat
     assert digest([replace(scenes[0], label=None), *scenes[1:]]) != before
 
 
-def test_files_of_very_many_scenes_are_read_some_per_task(tmp_path, monkeypatch):
-    for number in range(3):
-        (tmp_path / f"{number}.bin").write_bytes(bytes([number]))
-    files = [([str(tmp_path / f"{i % 3}.bin")], []) for i in range(2300)]
-    told = []
-    found = module.inputs_digest(["a"], files, Threads(2), lambda *progress: told.append(progress))
-    assert len(told) == 1150
-    assert told[-1] == (2300, 2300)
-    monkeypatch.setattr(module, "_MOST_TOGETHER", 1)
-    assert module.inputs_digest(["a"], files, Threads(2), None) == found
-    assert module.inputs_digest(["a"], files[::-1], Threads(2), None) != found
+def test_images_that_differ_outside_of_their_samples_are_compared(tmp_path, monkeypatch):
+    for name in ("_SAMPLE", "_SMALL_SAMPLE", "_LEAST_STEP", "_WHOLE"):
+        monkeypatch.setattr(f"geoprep.storage.versions.{name}", 16)
+    scenes = [Scene(name, str(tmp_path / f"{name}.tif"), None) for name in "abcd"]
+    values = texture(64, 64)
+    for scene in scenes:
+        write_image(Path(scene.image), values, compress=None)
+    pixels = bytearray(Path(scenes[0].image).read_bytes())
+    step = -(-len(pixels) // 128)
+    pixels[step * 60 + 20] ^= 1  # of two of them
+    for scene in scenes[2:]:
+        Path(scene.image).write_bytes(pixels)
+    assert len({sample_digest(scene.image) for scene in scenes}) == 1
+    a, b, c, d = (scene.inputs.digest for scene in plan_of(scenes).scenes)
+    assert a == b != c == d
+    a, b, c = (scene.inputs.digest for scene in plan_of(scenes[1:]).scenes)
+    assert a != b == c
 
 
 def test_equal_text_of_two_virtual_rasters_is_not_one_image(tmp_path):
