@@ -15,9 +15,9 @@ import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
+from geoprep.roads.edge_points import EdgePoints, cosine, headings
 from geoprep.roads.graph import edge_components, ranges, renumbered, subnetwork
 from geoprep.roads.network import RoadGraph, points, points_along, segments
-from geoprep.roads.scoring.edge_points import EdgePoints, cosine, headings
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -10,6 +10,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
+from geoprep.roads.edge_points import cost_graph
 from geoprep.roads.graph import (
     connected,
     degrees,
@@ -26,7 +27,6 @@ from geoprep.roads.network import (
     points,
     segments,
 )
-from geoprep.roads.scoring.edge_points import cost_graph
 
 JOINED_M: Final = 0.1
 """Distance up to which roads of networks are joined: a road drawn onto a straight line in one CRS

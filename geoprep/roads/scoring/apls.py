@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 
 from geoprep.compiled import compiled_sums
 from geoprep.executors.threads import Threads
-from geoprep.roads.network import RoadGraph
-from geoprep.roads.scoring.edge_points import (
+from geoprep.roads.edge_points import (
     CostGraph,
     EdgePoints,
     Weight,
@@ -40,6 +39,7 @@ from geoprep.roads.scoring.edge_points import (
     node_points,
     spaced_points,
 )
+from geoprep.roads.network import RoadGraph
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -11,10 +11,10 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
+from geoprep.roads.edge_points import Weight
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import ScoreOptions
 from geoprep.roads.scoring.apls import AplsScore, apls
-from geoprep.roads.scoring.edge_points import Weight
 from geoprep.roads.scoring.pairs import Border, ScenePair
 from geoprep.roads.scoring.topo import TopoScore, topo
 

@@ -30,10 +30,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.graph import ranges
-from geoprep.roads.network import RoadGraph
-from geoprep.roads.options import TOPO_INTERVAL_M, TOPO_MATCH_M
-from geoprep.roads.scoring.edge_points import (
+from geoprep.roads.edge_points import (
     TIE_DIGITS,
     EdgePoints,
     cosine,
@@ -41,6 +38,9 @@ from geoprep.roads.scoring.edge_points import (
     headings,
     unlikeness,
 )
+from geoprep.roads.graph import ranges
+from geoprep.roads.network import RoadGraph
+from geoprep.roads.options import TOPO_INTERVAL_M, TOPO_MATCH_M
 
 _START_SPACING_M: Final = 50.0
 _START_COSINE: Final = 0.96  # of the angle between roads: 16 degrees, as in Sat2Graph

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import geoprep.roads.scoring.apls as module
+from geoprep.roads.edge_points import cost_graph, distances_from
 from geoprep.roads.formats.lines import network_from_lines
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.scoring.apls import apls
-from geoprep.roads.scoring.edge_points import cost_graph, distances_from
 from geoprep.roads.scoring.topo import topo
 from geoprep.speed import MPS_PER_MPH
 
