@@ -53,7 +53,7 @@ demo: .venv/.core
 	@printf '  %-14s %s\n' data/ 'a synthetic city: GeoTIFF scenes and GeoJSON roads in SpaceNet 5 layout' \
 		moscow.zarr 'its store: uint8 tiles with speed labels, three levels' \
 		preview.png 'a picture of six scenes with their labels' \
-		run/ 'a trained ResNet34-UNet: best.pt, curves.png, a picture per epoch' \
+		run/ 'a trained ResNet34-UNet, the model of the initial weights: best.pt, curves.png, a picture per epoch' \
 		predictions/ 'roads and speeds of a scene that was not trained on: a GeoTIFF and a picture' \
 		roads.gpkg 'its road network, for routing; QGIS opens it coloured by speed' \
 		roads.png 'a picture of the network over the image'
