@@ -188,5 +188,5 @@ def test_a_build_prints_how_values_were_stretched(geoprep, tmp_path, monkeypatch
     found = geoprep(*build, "wide").out
     assert "2 scenes, by percentiles 2 and 98 of each scene and band: 200–300 to 1,200–1," in found
     assert "--rescale 100,900: 100 to 900\n" in geoprep(*build, "wide", "--rescale", "100,900").out
-    assert "each scene and band: 9 to 99\n" in geoprep(*build, "bytes").out
-    assert "stretched" not in geoprep(*build, "bytes", "--rescale", "none").out
+    assert "each scene and band: 9 to 99\n" in geoprep(*build, "bytes", "--rescale", "scene").out
+    assert "stretched" not in geoprep(*build, "bytes").out
