@@ -130,7 +130,7 @@ class Checkpoint:
     """State of a run as plain values and tensors; best.pt has only what prediction needs.
 
     ``ema`` are averaged weights. ``environment``: everything besides the settings that the exact
-    weights depend on. ``auxiliary`` are weights that only training uses.
+    weights depend on.
     """
 
     info: ModelInfo
@@ -143,7 +143,6 @@ class Checkpoint:
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     scaler: dict[str, Any] = field(default_factory=dict)
-    auxiliary: dict[str, Tensor] = field(default_factory=dict)
 
 
 def save(path: str | Path, checkpoint: Checkpoint) -> None:

@@ -268,7 +268,6 @@ def save_model(
     from training.data import level_gsd, model_info
     from training.fit import COMMAND
     from training.model.build import build_model, factory_of, unwrapped
-    from training.model.unet import training_only
 
     make_folder(Path(path).parent)
     outputs(Path(path))
@@ -280,9 +279,7 @@ def save_model(
     info = model_info(stores, **COMMAND.parse_values(given))
     chosen = stores[0].check_level(level)
     info = replace(info, level=chosen, gsd_m=level_gsd(stores[0], chosen))
-    spare = training_only(trained)
-    state = trained.state_dict().items()
-    weights = {name: tensor for name, tensor in state if name not in spare}
+    weights = dict(trained.state_dict())
     with torch.random.fork_rng(devices=()):  # the loop draws the same numbers afterwards
         built = build_model(info.model, bands=len(info.bands), channels=info.channels)
     try:

@@ -170,15 +170,6 @@ class ModelConfig:
         "with soft dice.",
     )
     dice: float = option(0.25, "Share of soft dice in the loss.", "SHARE", least=0, most=1)
-    direction: float | Literal["auto"] = option(
-        "auto",
-        "Weight of the loss of the direction of roads, which the built-in models can learn as a "
-        "second target while it is trained; 0 for none; auto: 0.1 for targets binary from random "
-        "weights, else 0.",
-        "NUMBER|auto",
-        least=0,
-        most=10,
-    )
     channel_weights: Literal["none", "auto"] = option(
         "none", "Loss weights of the channels of bins; auto weights rare speeds more."
     )

@@ -175,7 +175,7 @@ def test_a_model_of_a_users_own_loop_is_saved_with_its_factory(store_path, tmp_p
 
 
 def test_a_built_in_model_of_a_users_own_loop_opens_without_a_factory(store_path, tmp_path):
-    network, image = build_model(bands=3, channels=1, directions=True), bands_first(64, 64)
+    network, image = build_model(bands=3, channels=1), bands_first(64, 64)
     path = training.save_model(network, tmp_path / "own.pt", store=store_path, targets="binary")
     found = training.load_model(path, precision="fp32")(image)
     np.testing.assert_allclose(found, probabilities(network, store_path, image), atol=1e-4)

@@ -138,16 +138,14 @@ class ModelInfo:
         return info
 
 
-def build_model(
-    spec: str = RESNET34_UNET, *, bands: int, channels: int, directions: bool = False
-) -> nn.Module:
+def build_model(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn.Module:
     """Return a model that maps normalised images (n, band, y, x) to logits of the same size.
 
-    ``spec`` is one of `BUILT_IN`, which alone learn ``directions``; ``smp:ARCHITECTURE:ENCODER``;
+    ``spec`` is one of `BUILT_IN`; ``smp:ARCHITECTURE:ENCODER``;
     or ``package.module:factory``, called as ``factory(bands=bands, channels=channels)``.
     """
     if spec in BUILT_IN:
-        return BUILT_IN[spec](bands, channels, directions=directions)
+        return BUILT_IN[spec](bands, channels)
     if not is_code(spec) and not spec.startswith(SMP):
         raise UsageError(
             f"`model` {spec}: use {', '.join(BUILT_IN)}, smp:ARCHITECTURE:ENCODER or "

@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from geoprep.errors import UsageError
 from training.model.compiled import norm_relu
-from training.model.losses import DIRECTION_CHANNELS
 
 STRIDE = 32
 """Divisor of the sides of input images: the encoder halves them five times."""
@@ -173,7 +172,7 @@ class UNet(nn.Module):
     encoder_widths: ClassVar[tuple[int, ...]]
     decoder_widths: ClassVar[tuple[int, ...]]
 
-    def __init__(self, bands: int, channels: int, *, directions: bool = False) -> None:
+    def __init__(self, bands: int, channels: int) -> None:
         super().__init__()
         self.encoder = self.make_encoder(bands)
         widths = (self.encoder_widths[-1], *self.decoder_widths)
@@ -184,10 +183,6 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(widths[-1], channels, 3, 1, 1)
         if not self.head.weight.is_meta:  # else weights of a checkpoint follow
             self._initialise()
-        self.direction: nn.Conv2d | None = None
-        if directions:  # last, so that the other weights of a seed are the same
-            self.direction = nn.Conv2d(widths[-1], DIRECTION_CHANNELS, 3, 1, 1)
-            nn.init.normal_(self.direction.weight, std=0.01)
 
     def _initialise(self) -> None:
         for module in self.modules():
@@ -206,11 +201,6 @@ class UNet(nn.Module):
         *skips, x = self.encoder(image)
         for step, skip in zip(self.decoder, [*reversed(skips), None], strict=True):
             x = step(x, skip)
-        if self.training and self.direction is not None:  # one convolution reads x once
-            parts = self.head, self.direction
-            weight = torch.cat([part.weight for part in parts])
-            bias = torch.cat([part.bias for part in parts if part.bias is not None])
-            return functional.conv2d(x, weight, bias, padding=1)
         logits: Tensor = self.head(x)
         return logits
 
@@ -229,12 +219,6 @@ class SmallUNet(UNet):
     make_encoder = SmallEncoder
     encoder_widths = (24, 48, 96, 144, 192)
     decoder_widths = (144, 96, 48, 24, 16)
-
-
-def training_only(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights that a model uses in training mode only, by name, not copied."""
-    own = model.state_dict() if isinstance(model, UNet) else {}
-    return {name: value for name, value in own.items() if name.startswith("direction.")}
 
 
 def set_prior(model: nn.Module, share: Tensor, *, exclusive: bool = False) -> None:

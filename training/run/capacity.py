@@ -168,7 +168,7 @@ def planned(run: Trainer) -> Iterator[str]:
 
 def _smaller(run: Trainer, rate: float, epochs: float) -> Iterator[str]:
     """Yield how often the small model would see each tile while the run takes these epochs."""
-    config, size = replace(run.config, direction="auto"), run.loader.schedule.batch_size
+    config, size = run.config, run.loader.schedule.batch_size
     info = replace(run.info, model=UNET_SMALL)
     small = make_trainable(config, info, run.engine, run.stores)
     own, least = (sum(p.numel() for p in one.parameters()) for one in (run.trainable, small))

@@ -32,7 +32,7 @@ from training.data import (
 )
 from training.engine.distributed import max_over_ranks, on_rank_zero
 from training.engine.native import Engine
-from training.model.build import BUILT_IN, ModelInfo, build_model, imported
+from training.model.build import ModelInfo, build_model, imported
 from training.model.compiled import copy_no_kernels, fuse_norms
 from training.model.losses import ClassLoss, RoadLoss
 from training.model.trainable import Trainable
@@ -44,10 +44,6 @@ MOMENTUM = 0.9
 
 STATE_PER_PARAMETER = {"adamw": 2, "adam": 2, "sgd": 1}
 """fp32 values that an optimizer stores per parameter."""
-
-_DIRECTION = 0.1
-"""Weight of the loss of directions for binary targets from random weights: see the measurements in
-docs/performance/training.md."""
 
 _LARGEST = 5.0
 """Largest weight of a channel or class over that of the most common one."""
@@ -76,9 +72,7 @@ def info_of(config: Config, stores: Stores) -> ModelInfo:
 
 def make_trainable(config: Config, info: ModelInfo, engine: Engine, stores: Stores) -> Trainable:
     """Return an untrained model with its normalisation and loss, on the CPU in fp32."""
-    direction = _direction_weight(config, info)
-    size = {"bands": len(info.bands), "channels": info.channels}
-    model = build_model(info.model, **size, directions=direction > 0)
+    model = build_model(info.model, bands=len(info.bands), channels=info.channels)
     _check_weights(config, info)
     loss: nn.Module
     if info.has_classes:
@@ -91,7 +85,7 @@ def make_trainable(config: Config, info: ModelInfo, engine: Engine, stores: Stor
             share = channel_share(stores)
             set_prior(model, share)
             weights = inverse_root(share) if config.channel_weights == "auto" else None
-        loss = RoadLoss(config.loss, weights, config.dice, direction)
+        loss = RoadLoss(config.loss, weights, config.dice)
     return Trainable(make_prep(info, engine.dtype, config), model, loss)
 
 
@@ -153,20 +147,6 @@ def own_augmentation(spec: str) -> loaders.Augmentation:
         return changed  # type: ignore[no-any-return]  # just checked
 
     return augment
-
-
-def _direction_weight(config: Config, info: ModelInfo) -> float:
-    """Return the weight of the loss of directions; raise UsageError if the model has none."""
-    suits = info.model in BUILT_IN and not info.has_classes
-    if config.direction == "auto":
-        untrained = config.init_from is None and config.encoder_weights == "none"
-        return _DIRECTION if suits and untrained and info.targets == "binary" else 0.0
-    if config.direction and not suits:
-        raise UsageError(
-            f"`direction` {config.direction:g} needs roads and a built-in `model`: leave it "
-            "out, or give 0"
-        )
-    return config.direction
 
 
 def _check_weights(config: Config, info: ModelInfo) -> None:

@@ -29,7 +29,7 @@ from training.run.trainer import Trainer
 from training.settings import OF_ONE_START, Config
 
 UNCHANGEABLE = (
-    *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "direction"),
+    *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr"),
     *("folds", "fold"),
 )
 """Settings that weights, normalisation and optimizer state depend on."""
@@ -366,8 +366,6 @@ def _training(run: Trainer) -> str:
     averaged = f", averaged weights (decay {config.ema:g})" if config.ema else ""
     most = f"{config.time}, at most " if config.time else ""
     loss: str = getattr(run.trainable.loss, "name", type(run.trainable.loss).__name__)
-    if weight := getattr(run.trainable.loss, "direction", 0.0):
-        loss += f" and {weight:g} of the direction of roads"
     return (
         f"{loss}; {config.optimizer}, {config.schedule} up to {config.lr:g}, "
         f"{most}{counted(run.epochs, 'epoch')}{averaged}; seed {config.seed}"

@@ -29,7 +29,6 @@ from training.engine.native import Engine, random_state, seed_all, set_random_st
 from training.evaluation.metrics import worst_class
 from training.evaluation.validation import examples, validate
 from training.model.trainable import Trainable
-from training.model.unet import training_only
 from training.pictures import choose_tiles
 from training.process import RunStopped, StopSignals
 from training.run.captured import CapturedStep
@@ -310,9 +309,8 @@ class Trainer:
     def _load_weights(self, saved: Checkpoint | None) -> str:
         """Load the weights that the run begins with; return a line on those of a new run."""
         model, config = self.trainable.model, self.config
-        if saved is not None:  # best.pt has no auxiliary weights: they stay at random
-            whole = training_only(model) | saved.model | saved.auxiliary
-            load_weights(model, whole, str(self.folder))
+        if saved is not None:
+            load_weights(model, saved.model, str(self.folder))
             return ""
         if config.init_from is not None:
             return load_initial_weights(model, self.info, config.init_from)
@@ -359,7 +357,6 @@ class Trainer:
                     loader=self.loader.state_dict() | place,
                     rng=first | ({"other_ranks": others} if others else {}),
                     scaler={} if state.scaler is None else state.scaler.state_dict(),
-                    auxiliary=training_only(state.model),
                 )
                 save(self.folder / LAST, checkpoint)
             else:
@@ -377,11 +374,10 @@ class Trainer:
     def _checkpoint(self, **training: Any) -> Checkpoint:  # noqa: ANN401 - fields of many types
         """Return the weights of the run; and what only training needs, as given."""
         model, averaged = self.state.model, self.state.averaged
-        spare = training_only(model)
         return Checkpoint(
             info=self.info,
-            model={n: v for n, v in model.state_dict().items() if n not in spare},
-            ema=averaged and {n: v for n, v in averaged.items() if n not in spare},
+            model=model.state_dict(),
+            ema=averaged,
             progress=asdict(self.progress),
             config=self.config.flat(),
             environment=self.engine.environment(),
