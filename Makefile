@@ -42,12 +42,12 @@ demo: .venv/.core
 	.venv/bin/geoprep build-zarr --city moscow --source $(DEMO)/data --tile $(TILE) --levels 3 --out $(DEMO)/moscow.zarr
 	.venv/bin/geoprep verify $(DEMO)/moscow.zarr
 	.venv/bin/geoprep info $(DEMO)/moscow.zarr
-	.venv/bin/geoprep preview $(DEMO)/moscow.zarr --out $(DEMO)/preview.png
+	.venv/bin/geoprep preview $(DEMO)/moscow.zarr --out $(DEMO)/preview.png --overwrite
 	.venv/bin/geoprep fit $(DEMO)/moscow.zarr $(FIT) --out $(DEMO)/run --overwrite
 	.venv/bin/geoprep evaluate $(DEMO)/run/best.pt $(DEMO)/moscow.zarr --split val
-	.venv/bin/geoprep predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/predictions --overlay
-	.venv/bin/geoprep vectorize $(DEMO)/predictions --out $(DEMO)/roads.gpkg
-	.venv/bin/geoprep preview $(DEMO)/roads.gpkg --over $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/roads.png
+	.venv/bin/geoprep predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/predictions --overlay --overwrite
+	.venv/bin/geoprep vectorize $(DEMO)/predictions --out $(DEMO)/roads.gpkg --overwrite
+	.venv/bin/geoprep preview $(DEMO)/roads.gpkg --over $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/roads.png --overwrite
 	.venv/bin/geoprep score --truth $(DEMO)/data/AOI_7_Moscow/geojson_roads_speed/*_$(CHIP).geojson --proposal $(DEMO)/roads.gpkg --images $(DEMO)/data/AOI_7_Moscow/PS-RGB
 	@printf '\nMade in ./$(DEMO):\n'
 	@printf '  %-14s %s\n' data/ 'a synthetic city: GeoTIFF scenes and GeoJSON roads in SpaceNet 5 layout' \

@@ -106,6 +106,11 @@ def option(
     return field(default=default, metadata={"option": declared})
 
 
+def overwrite_option() -> Any:  # noqa: ANN401 - as `option`
+    """Return the field of every record with a file to write; see `geoprep.outputs`."""
+    return option(False, "Replace files that exist.")
+
+
 def argument(text: str, metavar: str, **default: Any) -> Any:  # noqa: ANN401 - of the field's type
     """Return a field of a dataclass that is a positional argument of the command line.
 

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.cli.running import Status, run
 from geoprep.errors import UsageError
-from geoprep.options import argument, option
-from geoprep.storage.output_files import outputs, replaced
+from geoprep.options import argument, option, overwrite_option
+from geoprep.outputs import check_outputs
+from geoprep.storage.output_files import replaced
 from geoprep.texts import csv_cell, printable
 from training.cli import Command
 from training.runners.model_options import ModelOptions
@@ -93,6 +94,7 @@ class EvaluateOutput:
     confusion: Path | None = option(
         None, "CSV file for the confusion matrix of classes, in pixels.", "FILE"
     )
+    overwrite: bool = overwrite_option()
     json: bool = option(False, "Print all metrics as one JSON document instead of tables.")
     quiet: bool = option(False, "Hide the progress bar.")
 
@@ -122,13 +124,15 @@ def evaluate(options: EvaluateOptions) -> int:
     """Evaluate a model, print and write its metrics, and return the exit status."""
     import pandas as pd
 
-    from training.checkpoint import BEST
     from training.engine.distributed import is_rank_zero, process_group, set_threads
     from training.runners.ensemble import split_models
+    from training.runners.model_files import model_file
 
     first = options.checkpoint
     files = [file for file in (options.csv, options.confusion) if file is not None]
-    outputs(*files, inputs=[first, first / BEST, *options.stores])
+    models = [model_file(path) for path in (first, *map(Path, options.stores))]
+    inputs = (*models, models[0].with_name("metrics.csv"), *options.stores, options.on)
+    check_outputs(*files, inputs=inputs, overwrite=options.overwrite)
     if options.compare or options.on:
         set_threads(options.threads)
         return _compare(options)

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Literal
 import geoprep
 from geoprep.cli.running import Status, run
 from geoprep.errors import UsageError
-from geoprep.options import option
-from geoprep.storage.output_files import outputs
+from geoprep.options import option, overwrite_option
+from geoprep.outputs import check_outputs
 from geoprep.storage.versions import content_digest
 from geoprep.texts import counted, printable
 from training.cli import Command
@@ -73,7 +73,7 @@ class ModelFileOptions:
     )
     int8: bool = option(False, "Write INT8; for the format openvino.")
     out: Path | None = option(None, "File to write, such as moscow.onnx.", "FILE")
-    overwrite: bool = option(False, "Replace a file that exists.")
+    overwrite: bool = overwrite_option()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ def export(options: ExportOptions) -> int:
     out, precision = check(options)
     file = model_file(options.checkpoint)
     inputs = [str(file), *([options.calibrate] if options.calibrate else [])]
-    outputs(*export_files(out), inputs=inputs)
+    check_outputs(*export_files(out), inputs=inputs, overwrite=options.overwrite)
     network, info = load_model(file, device="cpu", weights=options.weights, model=options.model)
     tiles: list[Tensor] = []
     if options.calibrate:
@@ -171,8 +171,6 @@ def check(options: ExportOptions) -> tuple[Path, Precision]:
         fitting = [name for name, suffix in SUFFIXES.items() if suffix == out.suffix]
         other = f"; {out.suffix} belongs to `format` {' or '.join(fitting)}" if fitting else ""
         raise UsageError(f"`out` {out}: files of `format` {form} end in {SUFFIXES[form]}{other}")
-    if out.exists() and not options.overwrite:
-        raise UsageError(f"{out} exists: use `overwrite` to replace it")
     if options.int8 and form not in ("openvino", "ipex-int8"):
         right = "ipex-int8" if form == "ipex-bf16" else "openvino"
         raise UsageError(f"`format` {form} has no INT8: use `format` {right}")

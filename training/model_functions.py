@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import loaders
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.options import checked_values, settings_of
+from geoprep.outputs import check_outputs
 from geoprep.storage.local_files import make_folder
-from geoprep.storage.output_files import outputs
 from training.engine.distributed import process_group
 from training.prediction.job import open_job
 from training.prediction.predict_options import PredictOptions
@@ -224,6 +224,7 @@ def save_model(
     factory: str | None = None,
     level: int | None = None,
     bands: Sequence[str] | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Write a model that your own loop trained as a checkpoint, and return its path.
 
@@ -237,7 +238,7 @@ def save_model(
         The trained module: normalised images, float (n, band, y, x), to logits (n, channel, y, x);
         of a sigmoid, or of a softmax for classes. It may be compiled or wrapped for DDP.
     path
-        File to write, such as ``model.pt``. One that this function wrote is replaced.
+        File to write, such as ``model.pt``.
     store
         The training data: a `geoprep.Store`, a path or an address; or several.
     targets
@@ -251,6 +252,8 @@ def save_model(
         Tile side in pixels of the level it was trained on. None: the finest.
     bands
         Names of the bands it was trained on, in order (also ``red,green``). None: all of the store.
+    overwrite
+        Replace files that exist.
 
     Raises
     ------
@@ -270,7 +273,7 @@ def save_model(
     from training.model.build import build_model, factory_of, unwrapped
 
     make_folder(Path(path).parent)
-    outputs(Path(path))
+    check_outputs(path, overwrite=overwrite)
     trained, stores = unwrapped(model), loaders.open_stores(paths_of(store))
     given = {"model": factory or factory_of(trained), "targets": targets}
     given |= (

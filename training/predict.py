@@ -58,6 +58,7 @@ def predict(options: PredictOptions) -> int:
         polygons = geoprep.polygonize(
             options.out,
             out=options.polygons,
+            overwrite=options.overwrite,
             square=options.square,
             min_area_m2=options.min_area,
             simplify_m=options.simplify,

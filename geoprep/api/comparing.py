@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from geoprep.errors import UsageError
-from geoprep.options import argument, made, option, options_of, taken, with_options
+from geoprep.options import (
+    argument,
+    made,
+    option,
+    options_of,
+    overwrite_option,
+    taken,
+    with_options,
+)
+from geoprep.outputs import check_outputs
 from geoprep.roads.options import CompareOptions
 
 if TYPE_CHECKING:
@@ -33,6 +42,7 @@ class CompareFiles:
         *(None, "GeoPackage to write; the missing roads are written beside it as .osm.", "FILE"),
         required=True,
     )
+    overwrite: bool = overwrite_option()
     images: Path | None = option(
         None,
         "Image, folder of images, or store: the area that is compared. Default: the bounding box "
@@ -72,15 +82,13 @@ def compare(
     """
     import shapely
 
-    from geoprep.roads.comparison.changes import compare_networks
+    from geoprep.roads.comparison.changes import changes_files, compare_networks
     from geoprep.roads.scoring.pairs import image_borders
-    from geoprep.storage.output_files import outputs, require_suffix
 
     files = made(CompareFiles, options)
     if files.out is not None:
-        require_suffix(files.out, ".gpkg")
-        read = (roads, proposal, files.images)
-        outputs(files.out, inputs=[Path(given) for given in read if isinstance(given, str | Path)])
+        inputs = (roads, proposal, files.images)
+        check_outputs(*changes_files(files.out), inputs=inputs, overwrite=files.overwrite)
     graph, proposed = _graph(roads), _graph(proposal)
     if (graph.crs is None) != (proposed.crs is None):
         raise UsageError("only one of map and proposal is georeferenced: give both in a CRS")
@@ -91,7 +99,7 @@ def compare(
         area = cast("shapely.Polygon", shapely.union_all(outlines))
     changes = compare_networks(graph, proposed, area, taken(options, CompareOptions))
     if files.out is not None:
-        changes.to_file(files.out)
+        changes.to_file(files.out, overwrite=files.overwrite)
     return changes
 
 

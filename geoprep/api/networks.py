@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from geoprep.errors import LabelError, SourceError, UsageError
+from geoprep.outputs import check_outputs
 from geoprep.roads.network import RoadGraph
 
 if TYPE_CHECKING:
@@ -146,17 +147,19 @@ class RoadNetwork:
             raise UsageError("the road network is not georeferenced, so it has no other CRS")
         return RoadNetwork(self.graph, pyproj.CRS.from_user_input(crs).to_string())
 
-    def to_file(self, path: StrPath) -> None:
+    def to_file(self, path: StrPath, *, overwrite: bool = False) -> None:
         """Write the network: .gpkg, .geojson, .graphml, .parquet or .osm; see `read_network`.
 
         Raises
         ------
         UsageError
-            The suffix is another one, the folder does not exist, or the network is not
+            The suffix is another one, the folder does not exist, the file exists and is not to be
+            overwritten, or the network is not
             georeferenced and the file is .osm.
         """
         from geoprep.roads.formats.files import write_network
 
+        check_outputs(path, overwrite=overwrite)
         write_network(self.graph, path)
 
     def plot(self, ax: Axes | None = None, *, over: StrPath | None = None, **style: Any) -> Axes:  # noqa: ANN401 - matplotlib's
@@ -241,6 +244,7 @@ def draw_network(
     *,
     over: StrPath | None = None,
     pixel_size: float | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Draw a road network or polygons, or the roads of one image of a SpaceNet table (.csv).
 
@@ -254,6 +258,8 @@ def draw_network(
         Image below them; of a table, the image whose roads are drawn.
     pixel_size
         Pixel size of the image in metres, if they are not georeferenced.
+    overwrite
+        Replace files that exist.
 
     Raises
     ------
@@ -265,6 +271,7 @@ def draw_network(
     from geoprep.views.network_preview import preview_network, preview_polygons
 
     image = None if over is None else Path(over)
+    check_outputs(out, inputs=[source, image], overwrite=overwrite)
     if image is not None and not image.exists():
         raise UsageError(f"`over` {image}: no such file; check the path")
     size: float | tuple[float, float] | None = pixel_size

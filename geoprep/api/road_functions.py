@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from geoprep.errors import UsageError
 from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions
-from geoprep.options import made, option, options_of, taken, with_options
+from geoprep.options import made, option, options_of, overwrite_option, taken, with_options
+from geoprep.outputs import check_outputs, require_suffix
 from geoprep.roads.options import LABEL_OPTIONS, TOPO_INTERVAL_M, TOPO_MATCH_M, ScoreOptions
 from geoprep.texts import csv_cell
 
@@ -90,6 +91,7 @@ class ScoreRun:
     """Run: how scores are computed and written."""
 
     csv: Path | None = option(None, "File to write the rows to as well.", "FILE")
+    overwrite: bool = overwrite_option()
     threads: int | None = option(
         None, "Worker threads for large networks, at most 2. Default: 2.", "N", least=1
     )
@@ -159,13 +161,14 @@ def score(
     from geoprep.labels.label_options import SpeedRule
     from geoprep.roads.scoring.pairs import pair_scenes
     from geoprep.roads.scoring.scenes import mean_scores, reliability, score_scenes
-    from geoprep.storage.output_files import outputs
 
     images = made(ScoreImages, options).images
     classes, work = made(ScoreClasses, options), made(ScoreRun, options)
     if work.csv is not None:
-        given = (truth, proposal, images)
-        outputs(work.csv, inputs=[path for path in given if isinstance(path, str | os.PathLike)])
+        given = [path for path in (truth, proposal) if isinstance(path, str | os.PathLike)]
+        tables = [table for path in given for table in Path(path).glob("*.csv")]
+        inputs = (truth, proposal, images, classes.classes, *tables)
+        check_outputs(work.csv, inputs=inputs, overwrite=work.overwrite)
     settings, rule = taken(options, ScoreOptions), taken(options, SpeedRule, *LABEL_OPTIONS)
     named = taken(
         {"classes": classes.classes} | options, ClassOptions, "classes", "other", "tolerance"
@@ -256,6 +259,7 @@ class PolygonFile:
         "FILE",
         required=True,
     )
+    overwrite: bool = overwrite_option()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,13 +332,14 @@ def polygonize(
     from geoprep.crs import LONLAT, areas_in_lonlat
     from geoprep.roads.formats.files import write_layer
     from geoprep.roads.formats.style import class_style_row
-    from geoprep.storage.output_files import outputs, replaced, require_suffix
+    from geoprep.storage.output_files import replaced
 
     several = [source] if isinstance(source, str | os.PathLike) else list(source)
-    target = made(PolygonFile, options).out
+    file = made(PolygonFile, options)
+    target = file.out
     if target is not None:
         require_suffix(target, ".gpkg", ".geojson", ".fgb")
-        outputs(target, inputs=several)
+        check_outputs(target, inputs=several, overwrite=file.overwrite)
     frame = polygonize_rasters(
         [Path(one) for one in several], **asdict(made(PolygonOptions, options))
     )

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
-from geoprep.options import argument, local_output, made, option, options_of, with_options
+from geoprep.options import (
+    argument,
+    local_output,
+    made,
+    option,
+    options_of,
+    overwrite_option,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from geoprep.api.networks import RoadNetwork
@@ -125,6 +133,7 @@ class PreviewOptions:
         "FILE",
         parse=local_output,
     )
+    overwrite: bool = overwrite_option()
     scenes: tuple[str, ...] = option(
         (),
         "Id of a scene to draw, or its end, or several. Default: some that represent the store.",
@@ -202,7 +211,12 @@ def preview(
             raise UsageError(
                 "`scenes` and `level` are for stores. Omit them for a road network or polygons"
             )
-        return draw_network(source, given.out, over=given.over, pixel_size=given.pixel_size)
+        return draw_network(
+            *(source, given.out),
+            over=given.over,
+            pixel_size=given.pixel_size,
+            overwrite=given.overwrite,
+        )
     if given.over is not None:
         formats = ", ".join(drawn)
         raise UsageError(
@@ -220,11 +234,14 @@ def preview(
             scenes=list(given.scenes) or None,
             count=given.count,
             level=given.level,
+            overwrite=given.overwrite,
         )
     if given.scenes:
         raise UsageError("`scenes` are for pictures. Omit them: a page shows every scene")
     with counting_bar("drawing scenes", quiet=not progress) as report:
-        return make_page(opened, given.out, level=given.level, report=report)
+        return make_page(
+            opened, given.out, level=given.level, overwrite=given.overwrite, report=report
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +266,7 @@ class ExportTarget:
 class ExportOptions:
     """Options: of exported pixels."""
 
+    overwrite: bool = overwrite_option()
     level: int | None = option(None, "Level to export. Default: the finest.", "LEVEL", least=1)
     what: Literal["both", "image", "speed", "label"] = option(
         "both", "Arrays to export; the label is speed or label."
@@ -295,7 +313,11 @@ def export_scenes(
 
 
 def export_footprints(
-    store: Store | StrPath, out: StrPath, *, by: Literal["scene", "tile"] = "scene"
+    store: Store | StrPath,
+    out: StrPath,
+    *,
+    by: Literal["scene", "tile"] = "scene",
+    overwrite: bool = False,
 ) -> Path:
     """Write the outlines of all scenes or tiles as GeoJSON or GeoPackage, in EPSG:4326.
 
@@ -307,6 +329,8 @@ def export_footprints(
         File NAME.geojson or NAME.gpkg.
     by
         Export the outlines of all scenes or tiles (.geojson, .gpkg) instead of pixels.
+    overwrite
+        Replace files that exist.
 
     Raises
     ------
@@ -317,4 +341,4 @@ def export_footprints(
     """
     from geoprep.views.footprints import export_footprints as export
 
-    return export(_opened(store), Path(out), by=by)
+    return export(_opened(store), Path(out), by=by, overwrite=overwrite)

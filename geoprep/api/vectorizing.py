@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geoprep.errors import UsageError
-from geoprep.options import made, option, options_of, taken, with_options
+from geoprep.options import made, option, options_of, overwrite_option, taken, with_options
+from geoprep.outputs import check_outputs, require_suffix
 from geoprep.roads.options import RasterOptions, Tracing
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class VectorizeFile:
         "FILE",
         required=True,
     )
+    overwrite: bool = overwrite_option()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +84,17 @@ def vectorize(
         A raster cannot be found or read.
     """
     from geoprep.api.networks import RoadNetwork
+    from geoprep.roads.formats.files import write_network
     from geoprep.roads.formats.spacenet_csv import write_csv
     from geoprep.roads.names import NETWORK_SUFFIXES, TABLE_SUFFIX
     from geoprep.roads.tracing.vectorization import vectorize as trace_rasters
     from geoprep.roads.tracing.vectorization import vectorize_each
-    from geoprep.storage.output_files import require_suffix
 
-    out, workers = made(VectorizeFile, options).out, made(VectorizeWork, options).workers
+    file, workers = made(VectorizeFile, options), made(VectorizeWork, options).workers
+    out = file.out
     if out is not None:
         require_suffix(out, *NETWORK_SUFFIXES, TABLE_SUFFIX)
-    traced = partial(_traced, source, out, transform, crs, workers, progress, options)
+    traced = partial(_traced, source, file, transform, crs, workers, progress, options)
     is_table = out is not None and out.suffix.lower() == TABLE_SUFFIX
     if out is not None and is_table:
         with traced(vectorize_each) as roads:
@@ -102,17 +105,24 @@ def vectorize(
     with traced(trace_rasters) as graph:
         network = RoadNetwork(graph)
     if out is not None and not is_table:
-        network.to_file(out)
+        write_network(network.graph, out)
     return network
 
 
-@with_options((*options_of(VectorizeWork), *options_of(RasterOptions), *options_of(Tracing)))
+@with_options(
+    (
+        *options_of(VectorizeFile, "overwrite"),
+        *options_of(VectorizeWork),
+        *options_of(RasterOptions),
+        *options_of(Tracing),
+    )
+)
 def write_road_table(
     source: StrPath | Sequence[StrPath],
     out: StrPath,
     *,
     progress: bool = True,
-    **options: Any,  # noqa: ANN401 - fields of `VectorizeWork`, `RasterOptions` and `Tracing`
+    **options: Any,  # noqa: ANN401 - fields of the records above
 ) -> dict[str, int]:
     """Write the roads of every raster as SpaceNet's table (.csv), in pixels of its image.
 
@@ -140,18 +150,19 @@ def write_road_table(
     """
     from geoprep.roads.formats.spacenet_csv import write_csv
     from geoprep.roads.tracing.vectorization import vectorize_each
-    from geoprep.storage.output_files import require_suffix
 
     table, workers = Path(out), made(VectorizeWork, options).workers
     require_suffix(table, ".csv")
-    with _traced(source, table, None, None, workers, progress, options, vectorize_each) as roads:
+    options["out"] = table
+    file = made(VectorizeFile, options)
+    with _traced(source, file, None, None, workers, progress, options, vectorize_each) as roads:
         return write_csv(roads, table)
 
 
 @contextmanager
 def _traced(
     source: Any,  # noqa: ANN401 - as of `vectorize`
-    out: StrPath | None,
+    file: VectorizeFile,
     transform: Any,  # noqa: ANN401 - as above
     crs: Any,  # noqa: ANN401 - as above
     workers: int | None,
@@ -161,11 +172,10 @@ def _traced(
 ) -> Iterator[R]:
     """Yield what a function makes of rasters, which exist as long as the context.
 
-    ``out`` is the file that it is for.
+    ``file`` is what it is for.
     """
     from geoprep.executors.progress import counting_bar
     from geoprep.roads.tracing.vectorization import rasters_in
-    from geoprep.storage.output_files import outputs
 
     reading, tracing = taken(dict(given), RasterOptions), taken(dict(given), Tracing)
     with tempfile.TemporaryDirectory() as folder:
@@ -173,8 +183,8 @@ def _traced(
         paths = [path for one in found for path in rasters_in(one)]
         if not paths:
             raise UsageError("`source` is empty: give at least one raster")
-        if out is not None:
-            outputs(Path(out), inputs=paths)
+        if file.out is not None:
+            check_outputs(file.out, inputs=paths, overwrite=file.overwrite)
         with counting_bar("vectorizing", quiet=not progress) as advance:
             yield function(paths, tracing, reading, workers=workers, advance=advance)
 

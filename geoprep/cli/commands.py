@@ -213,7 +213,8 @@ def _export(given: dict[str, Any]) -> None:
     if bool(names) == (by is not None):
         raise UsageError("give one of --scene NAME (or all) and --footprints scene")
     if by is not None:
-        written = [geoprep.export_footprints(store, out, by=by)]
+        overwrite = given.get("overwrite", False)
+        written = [geoprep.export_footprints(store, out, by=by, overwrite=overwrite)]
     else:
         written = geoprep.export_scenes(store, names, out, **given)
     for path in written:

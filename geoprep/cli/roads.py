@@ -85,7 +85,10 @@ vectorize = RecordCommand(
     (Rasters, VectorizeFile, RasterOptions, Tracing, VectorizeWork, Quiet, Json),
     HELP,
     action=_vectorize,
-    common=("out", "kind", "band", "pixel_size", "threshold", "spur_m", "close_gaps", "as_json"),
+    common=(
+        *("out", "overwrite", "kind", "band", "pixel_size", "threshold", "spur_m", "close_gaps"),
+        "as_json",
+    ),
     short_help="Turn predictions or masks into a road network.",
     wrapped=True,
 )

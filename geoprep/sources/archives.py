@@ -224,7 +224,7 @@ def _write(member: Member, target: Path, archive: Path) -> None:
             f"{target} has the name of a member of {archive}, and is not a plain file: remove it."
         )
     make_folder(target.parent)
-    with replaced(target) as partial, partial.open("wb") as out:
+    with replaced(target, copy=True) as partial, partial.open("wb") as out:
         shutil.copyfileobj(member.stream, out, CHUNK)
         if out.tell() != member.size:
             raise tarfile.ReadError(f"{target.name!r} ends after {out.tell()} bytes")

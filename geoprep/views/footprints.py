@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from geoprep.crs import reproject, unwrapped
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.outputs import check_outputs, require_suffix
+from geoprep.storage.output_files import replaced
 from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import scene_grid, scene_roads, split_names, valid_share
 from geoprep.store.schema import SPLIT_NAMES
@@ -100,7 +101,9 @@ def table_of(store: StoreReader, by: By, crs: str | None = None) -> gpd.GeoDataF
     return gpd.GeoDataFrame(columns_of(store, by), geometry=gpd.GeoSeries(shapes, crs=crs))
 
 
-def export_footprints(store: StoreReader, out: Path, *, by: By = "scene") -> Path:
+def export_footprints(
+    store: StoreReader, out: Path, *, by: By = "scene", overwrite: bool = False
+) -> Path:
     """Write one polygon per scene or tile, in longitude and latitude, with its properties.
 
     A scene without a readable, georeferenced image has no geometry.
@@ -112,7 +115,7 @@ def export_footprints(store: StoreReader, out: Path, *, by: By = "scene") -> Pat
             "`geoprep info --scenes` lists them"
         )
     require_suffix(out, ".geojson", ".json", ".gpkg")
-    outputs(out)
+    check_outputs(out, inputs=[store.location], overwrite=overwrite)
     shares = [store.meta.share_column, "valid_fraction"]
     frame[shares] = frame[shares].astype(np.float64).round(6)
     written: dict[str, Any] = {"driver": "GPKG"}

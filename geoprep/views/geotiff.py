@@ -21,10 +21,11 @@ from geoprep.cog.tiff import described
 from geoprep.cog.writer import CogWriter, Halve
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
+from geoprep.outputs import check_outputs, require_suffix
 from geoprep.quiet import no_georeference_warning
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
 from geoprep.storage.local_files import make_folder
-from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.storage.output_files import replaced
 from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import (
     find_scene,
@@ -59,6 +60,7 @@ def export_scenes(
     level: int | None = None,
     what: What = "both",
     coding: Coding = "mph",
+    overwrite: bool = False,
 ) -> list[Path]:
     """Write images and labels of one scene, of several, or of all, and return the files.
 
@@ -86,7 +88,7 @@ def export_scenes(
             targets.pop(meta.label_array, None)
         planned.append((scene, grid, targets))
     written = [path for *_, targets in planned for path in targets.values()]
-    outputs(*written)
+    check_outputs(*written, inputs=[store.location], overwrite=overwrite)
     for scene, grid, targets in planned:
         for array, path in targets.items():
             _write(path, array, store, scene, level, grid, coding)

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT, crs_name, metric_crs, reproject
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
+from geoprep.outputs import require_suffix
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label, class_colours
 from geoprep.roads.network import RoadGraph
 from geoprep.speed import BIN_TABLE, to_byte
 from geoprep.storage.inputs import open_image
-from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.storage.output_files import replaced
 from geoprep.views.display import CLASS_OPACITY, SUFFIXES, hatch, natural_bands
 from geoprep.views.sheet import draw_legend, save
 
@@ -123,7 +124,6 @@ def _backdrop(
 ) -> _Backdrop:
     """Return an image, or a dark background slightly larger than the shapes; and these on it."""
     require_suffix(out, *SUFFIXES)
-    outputs(out, inputs=[over] if over else [])
     if over is None:
         return _dark(shapes)
     picture = read_picture(over)

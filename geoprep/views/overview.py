@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.grid import Grid
+from geoprep.outputs import check_outputs, require_suffix
 from geoprep.speed import NODATA
-from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.storage.output_files import replaced
 from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import (
     find_scene,
@@ -48,6 +49,7 @@ def preview(
     scenes: Sequence[str] | None = None,
     count: int = 6,
     level: int | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Draw the image, the label and their overlay of named scenes or of ``count`` chosen ones.
 
@@ -56,7 +58,7 @@ def preview(
     from geoprep.views import sheet
 
     require_suffix(out, *SUFFIXES)
-    outputs(out)
+    check_outputs(out, inputs=[store.location], overwrite=overwrite)
     chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
     grids = [scene_grid(store, scene) for scene in chosen]
     columns = ("image", label_title(store.meta), "overlay")

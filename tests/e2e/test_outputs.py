@@ -1,11 +1,14 @@
-"""No command replaces a file that it did not make: all commands, with all outputs they declare."""
+"""No command replaces a file unasked, and none an input: all commands, with all their outputs."""
 
 import shutil
 from importlib import import_module
 
 import click
+import geopandas
 import numpy as np
 import pytest
+import rasterio
+import shapely
 from helpers.rasters import write_raster
 from helpers.runs import KEYWORDS
 from helpers.stores import write_store
@@ -16,7 +19,6 @@ from training import train
 
 pytestmark = pytest.mark.slow
 
-LIST = ".geoprep-outputs"
 READ = {
     *("classes", "split_file", "encoder_weights", "init_from", "class_weights", "resume", "config"),
     *("over", "truth", "proposal", "images", "area"),
@@ -55,6 +57,19 @@ CASES = [
 ]  # fmt: skip
 
 
+MORE = [
+    ("preview", ROADS, "--over", "in/a.png", "--out", "out/a.png"),
+    ("score", "--truth", "in/roads.csv", "--proposal", "in/roads.csv", "--pixel-size", "1",
+     "--csv", "out/a.csv"),
+    ("compare", "in/city.osm", ROADS, "--out", "out/city.gpkg"),
+    ("predict", "in/run", "in/a.tif", *TINY, "--area", "in/area.gpkg", "--out", "out",
+     "--polygons", "out/p.gpkg"),
+    ("fit", "in/s.zarr", *QUICK, "--init-from", "in/run", "--out", "out"),
+    ("fit", "in/s.zarr", *QUICK, "--config", "in/config.yaml", "--out", "out"),
+]  # fmt: skip
+"""Inputs of a format that is an output too."""
+
+
 def declared_outputs():
     """Return the options of all commands that name a file or folder to write."""
     context, found = click.Context(cli), set()
@@ -88,6 +103,13 @@ def inputs(tmp_path_factory, short_runs):
     write_raster(folder / "mask.tif", mask)
     write_raster(folder / "map.tif", mask, tags={"CLASS_NAMES": '["background", "road"]'})
     geoprep.vectorize(folder / "mask.tif", out=folder / "roads.gpkg", progress=False)
+    write_raster(folder / "a.png", rng.integers(1, 255, (3, 64, 64), np.uint8))
+    with rasterio.open(folder / "a.tif") as file:
+        area = geopandas.GeoDataFrame(geometry=[shapely.box(*file.bounds)], crs=file.crs)
+    area.to_file(folder / "area.gpkg")
+    geoprep.vectorize(folder / "mask.tif", out=folder / "roads.csv", progress=False)
+    geoprep.vectorize(folder / "mask.tif", out=folder / "city.osm", progress=False)
+    (folder / "config.yaml").write_text("epochs: 1\n")
     geoprep.synthesize("moscow", scenes=2, size=128, out=folder, progress=False)
     return folder
 
@@ -104,28 +126,84 @@ def plant(out, paths):
         (out / path).write_bytes(b"mine")
 
 
-@pytest.mark.parametrize("words", CASES, ids=" ".join)
-def test_files_of_others_stay(here, inputs, tmp_path, words):
+@pytest.fixture
+def places(inputs, tmp_path):
+    """A folder with the inputs, which a command must leave as they are, and an empty one."""
     (tmp_path / "in").symlink_to(inputs)
-    out, before = tmp_path / "out", contents(inputs)
-    out.mkdir()
-    here("geoprep", *words, folder=tmp_path)
-    written = [path for path in contents(out) if path.name != LIST]
-    assert written
-    keeps = words[0] == "synth"  # what is there
-    replaced = ["--overwrite"] if words[0] in ("export-model", "fit") else []
-    here("geoprep", *words, *replaced, folder=tmp_path)  # over its own files
-    given = [[]]
-    if words[0] in ("build-zarr", "predict", "export-model", "fit"):
-        given.append(["--overwrite"])
-    for more in given:
-        for foreign in (written, *([path] for path in written[:: 1 + len(written) // 6])):
-            plant(out, foreign)
-            found = contents(out)
-            done = here("geoprep", *words, *more, folder=tmp_path, status=None)
-            after = contents(out)
-            assert {path: after.get(path) for path in found} == found, (more, foreign)
-            if not keeps:
-                assert done.returncode != 0, foreign
-                assert any(part in done.stderr for part in map(str, (*foreign, out.name)))
+    (tmp_path / "out").mkdir()
+    before = contents(inputs)
+    yield tmp_path / "in", tmp_path / "out"
     assert contents(inputs) == before
+
+
+@pytest.mark.parametrize("words", CASES, ids=" ".join)
+def test_what_exists_is_replaced_only_if_asked(here, places, words):
+    _, out = places
+    more = ["--overwrite"] * (words[0] != "synth")
+    here("geoprep", *words, folder=out.parent)
+    written = [*contents(out)]
+    assert written
+    before = contents(out)
+    again = here("geoprep", *words, folder=out.parent, status=None)
+    resumed = words[0] in ("build-zarr", "synth") or (words[0], "--polygons" in words) == (
+        "predict",
+        False,
+    )
+    assert again.returncode == (0 if resumed else 2)
+    assert resumed or "--overwrite" in again.stderr
+    assert contents(out) == before
+    here("geoprep", *words, *more, folder=out.parent)
+    for foreign in (written, *([path] for path in written[:: 1 + len(written) // 4])):
+        plant(out, foreign)
+        done = here("geoprep", *words, folder=out.parent, status=None)
+        assert {path: contents(out).get(path) for path in foreign} == dict.fromkeys(
+            foreign, b"mine"
+        )
+        if words[0] == "synth":  # what is there is kept
+            continue
+        assert done.returncode != 0, foreign
+        assert any(text in done.stderr for text in map(str, (*foreign, out.name)))
+        done = here("geoprep", *words, *more, folder=out.parent, status=None)
+        after = contents(out)
+        if words[0] in ("build-zarr", "fit"):  # folders
+            assert done.returncode != 0
+            assert {path: after.get(path) for path in foreign} == dict.fromkeys(foreign, b"mine")
+        else:
+            assert done.returncode == 0, done.stderr
+            assert b"mine" not in after.values()
+
+
+def inputs_of(words):
+    """Return the positions of the words that name an input."""
+    return [i for i, word in enumerate(words) if word.startswith("in/")]
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in (*CASES, *MORE) if inputs_of(words)], ids=" ".join
+)
+def test_no_input_is_replaced(here, places, words):
+    given, out = places
+    here("geoprep", *words, folder=out.parent)
+    written, kinds = [*contents(out)], set()
+    shutil.rmtree(out)
+    for number, name in ((i, words[i]) for i in inputs_of(words)):
+        source = given / name[3:]
+        if (source / "zarr.json").exists():  # outputs in the store
+            inside = [
+                word.replace("out", name, 1) if word.startswith("out") else word for word in words
+            ]
+            here("geoprep", *inside, "--overwrite", folder=out.parent, status=None)
+            continue
+        source = source / "best.pt" if source.is_dir() else source
+        for path in written:
+            if (number, path.suffix) in kinds:
+                continue
+            kinds.add((number, path.suffix))
+            (out / path).parent.mkdir(parents=True, exist_ok=True)
+            (out / path).write_bytes(source.read_bytes())
+            moved = [*words[:number], str("out" / path), *words[number + 1 :]]
+            for more in ([], ["--overwrite"]):
+                done = here("geoprep", *moved, *more, folder=out.parent, status=None)
+                assert done.returncode != 0, (moved, more)
+                assert (out / path).read_bytes() == source.read_bytes(), (moved, more)
+            shutil.rmtree(out)

@@ -49,6 +49,6 @@ def test_killed_and_restarted_command_predicts_the_same_bytes(forks, tmp_path):
     assert "predicted whole/scene.tif" in whole.stdout, whole.stderr
     assert target.read_bytes() == (tmp_path / "whole" / "scene.tif").read_bytes()
     made = sorted(path.name for path in (tmp_path / "whole").iterdir())
-    assert made == [".geoprep-outputs", "scene.png", "scene.qml", "scene.tif"]
+    assert made == ["scene.png", "scene.qml", "scene.tif"]
     with rasterio.open(target) as dataset:
         assert (dataset.count, dataset.shape) == (2, (1700, 70))

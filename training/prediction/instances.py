@@ -68,7 +68,7 @@ def run_instances(options: PredictOptions, spell: Callable[[str], str] = str) ->
     processes = []
     for i, (device, share) in enumerate(zip(devices, shares, strict=True)):
         own = replace(options, device=device)
-        part = partial(predict_images, own, take=partial(_next, taken), first=i == 0)
+        part = partial(predict_images, own, take=partial(_next, taken, first=i == 0), first=i == 0)
         processes.append(context.Process(target=_run, args=(part, share, messages)))
     try:
         # Ctrl-C in a terminal reaches the children as well; they ignore it, and the parent ends
@@ -79,13 +79,18 @@ def run_instances(options: PredictOptions, spell: Callable[[str], str] = str) ->
                 process.start()
         finally:
             signal.signal(signal.SIGINT, before)
-        return _watch(processes, messages, begun, spell)
+        return _watch(processes, messages, taken, begun, spell)
     finally:
         _end(processes)
 
 
-def _next(taken: Synchronized[int]) -> int:
-    """Return how many images were taken, and count one more."""
+def _next(taken: Synchronized[int], *, first: bool) -> int:
+    """Return how many images were taken, and count one more.
+
+    All but the first process wait until it has checked the outputs and takes an image.
+    """
+    while not (first or taken.value):
+        time.sleep(0.01)
     with taken.get_lock():
         taken.value += 1
         return taken.value - 1
@@ -107,13 +112,18 @@ def _run(work: Callable[[Screen], object], cores: Sequence[int], messages: Messa
 
 
 def _watch(
-    processes: Sequence[SpawnProcess], messages: Messages, begun: float, spell: Callable[[str], str]
+    processes: Sequence[SpawnProcess],
+    messages: Messages,
+    taken: Synchronized[int],
+    begun: float,
+    spell: Callable[[str], str],
 ) -> bool:
     """Show the progress of the processes until all have ended; return whether none failed."""
     outcomes: list[ImageOutcome] = []
     with Screen(quiet=True, spell=spell) as screen:
         while True:
             alive = any(process.is_alive() for process in processes)
+            alive &= processes[0].is_alive() or taken.value > 0  # else others wait for ever
             try:
                 message = messages.get(timeout=0.2)
             except queue.Empty:

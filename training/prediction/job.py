@@ -21,10 +21,10 @@ from geoprep.errors import GeoprepError, UsageError
 from geoprep.executors.threads import Threads, stopped
 from geoprep.imagery.description import NOTHING_STATED
 from geoprep.imagery.headers import describe
+from geoprep.outputs import check_outputs, require_suffix
 from geoprep.sources.own_images import images_and_labels
 from geoprep.sources.scene import SourceScenes
 from geoprep.storage.addresses import is_remote, joined, split_address
-from geoprep.storage.output_files import is_ours, outputs, require_suffix
 from geoprep.storage.places import remote_file
 from geoprep.storage.transfer import download
 from geoprep.storage.versions import content_digest
@@ -112,7 +112,8 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
         f"classes {info.classes}" if info.has_classes else f"threshold {threshold:.3g} ({origin})",
     ]
     digest = " ".join([*(content_digest(str(file)) for file in files), options.weights])
-    return PredictionJob(Predictor(info, options, threshold, digest, several), runner), header
+    predictor = Predictor(info, options, threshold, digest, several)
+    return PredictionJob(predictor, runner, files), header
 
 
 @dataclass(slots=True)
@@ -121,6 +122,7 @@ class PredictionJob:
 
     predictor: Predictor
     runner: Runner
+    models: Sequence[Path]
     _found: SourceScenes = field(default=SourceScenes((), ""))
     _shown: set[str] = field(default_factory=set)
     _pixels: Counter[tuple[int, int, int]] = field(default_factory=Counter)
@@ -134,8 +136,8 @@ class PredictionJob:
         process, which predicts all of them. The ``first`` process prints messages that concern all.
 
         1. The images are found.
-        2. Their headers are read; a prediction that was made with other options is refused, and so
-           is any file that would be replaced and is an image, or no output of ours.
+        2. Their headers are read. A prediction that was made with other options is refused, and so
+           is any other file that exists, unless they are to be overwritten.
         3. This process takes one after the other, or several small ones at a time.
         """
         options = self.predictor.options
@@ -158,7 +160,10 @@ class PredictionJob:
             self._inspect(task)
         if tasks and all(task.state == "outside" for task in tasks):
             raise UsageError(f"`area` {options.area} intersects none of the images: check its CRS")
-        self._state_outputs(tasks)
+        files = self._outputs(tasks)
+        if first:
+            inputs = (*self.models, options.area, *_files_of(tasks))
+            check_outputs(*files, inputs=inputs, overwrite=options.overwrite)
         taken = iter(take or count().__next__, -1)  # 3
         numbers = takewhile(lambda number: number < len(tasks), taken)
         finish = partial(self._finish, tasks, screen)
@@ -194,31 +199,30 @@ class PredictionJob:
         stated = found.stated.get(task.target.stem, NOTHING_STATED)
         return inspect_image(address, info, options, task.version, stated)
 
-    def _state_outputs(self, tasks: Sequence[ImageOutcome]) -> None:
-        """Mark complete predictions, and state the files that are to be written.
+    def _outputs(self, tasks: Sequence[ImageOutcome]) -> list[Path]:
+        """Mark complete predictions, and return the files that are to be written.
 
-        UsageError: a prediction was made with other options, or a file must not be replaced.
+        UsageError: a prediction was made with other options.
         """
-        options, files, marked = self.predictor.options, list[Path](), list[Path]()
+        options = self.predictor.options
+        files = [] if options.polygons is None else [options.polygons]
         for task in tasks:
             if task.error or task.state == "outside":
                 continue
-            if (signed := signature_of(task.target)) is not None:
-                marked.append(task.target)
-                if not options.overwrite:
-                    if differs := self._differs(task, signed):
-                        raise UsageError(
-                            f"{task.target} exists and {differs}: use `overwrite` to replace it, "
-                            "or another folder as `out`"
-                        )
-                    task.state = "complete"
+            if not options.overwrite and (signed := signature_of(task.target)) is not None:
+                if differs := self._differs(task, signed):
+                    raise UsageError(
+                        f"{task.target} exists and {differs}: use `overwrite` to replace it, "
+                        "or another folder as `out`"
+                    )
+                task.state = "complete"
             picture = [task.target.with_suffix(".png")] * options.overlay
             beside = [*picture, task.target.with_suffix(".qml")]
             if task.state == "complete":
                 files += [path for path in beside if not path.exists()]
             else:
                 files += [task.target, *beside]
-        outputs(*files, inputs=_files_of(tasks), marked=marked)
+        return files
 
     def _differs(self, task: ImageOutcome, signed: dict[str, Any]) -> str:
         """Return how the prediction that exists differs from the requested one; empty if equal."""
@@ -292,9 +296,8 @@ class PredictionJob:
                 names = info.class_names if info.has_classes else ()
                 write_sidecar(task.target, task.source.crs if task.source else None, names)
             write_style(style, info, threshold)
-        if task.stats and not picture and is_ours(overlay):
-            overlay.unlink()
-            screen.say(f"{overlay} shows the prediction before and is removed with it")
+        if task.stats and not picture and overlay.exists():
+            screen.say(f"warning: {overlay} was there before and may show another prediction")
 
     @contextmanager
     def _copied(self, task: ImageOutcome) -> Iterator[None]:

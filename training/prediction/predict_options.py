@@ -146,7 +146,7 @@ class ImageOptions:
     outputs: Literal["road,speed", "all"] = option(
         "road,speed", "Bands of a prediction of roads; all adds the probability of each speed bin."
     )
-    overwrite: bool = option(False, "Replace predictions of other models or options.")
+    overwrite: bool = option(False, "Predict anew, and replace files that exist.")
     compress: Literal["zstd", "deflate"] = option("zstd", "Compression of the predictions.")
     gsd: str = option(
         "checkpoint",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from geoprep.errors import UsageError
+from geoprep.outputs import check_outputs
 from geoprep.storage.local_files import LockHeldError, hold_lock
 from training.checkpoint import BEST, LAST
 from training.setting_texts import are_settings, write_settings
@@ -72,12 +73,18 @@ def refuse_others(folder: Path, *, locked: bool = False) -> None:
 
 def check_free(config: Config, folder: Path, lock: RunLock) -> None:
     """Raise UsageError if the folder holds another run, one in training, or files of others."""
+    if (folder / "zarr.json").exists():
+        raise UsageError(f"{folder} is a store: choose another folder (`out`)")
     refuse_others(folder, locked=lock.check())
     if holds_run(folder) and not (config.overwrite or _resumes_in(config, folder)):
         raise UsageError(
             f"{folder} holds a run: resume it (`resume` {folder}), choose another folder (`out`), "
             "or replace it (`overwrite`)"
         )
+    if config.overwrite and not _resumes_in(config, folder):
+        weights = (config.init_from, config.encoder_weights, config.class_weights)
+        inputs = [path for name in weights if name for path in (Path(name), Path(name) / BEST)]
+        check_outputs(*_files_of(folder), inputs=inputs, overwrite=True)
 
 
 def claim(config: Config, folder: Path, lock: RunLock) -> None:

@@ -12,6 +12,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely.affinity import translate
 
+from geoprep.outputs import check_outputs, require_suffix
 from geoprep.roads.comparison.matching import (
     MOST_OFFSET_M,
     Matches,
@@ -31,7 +32,7 @@ from geoprep.roads.graph import subnetwork
 from geoprep.roads.network import RoadGraph, in_crs, points
 from geoprep.roads.options import CompareOptions
 from geoprep.roads.scoring.pairs import clipped
-from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.storage.output_files import replaced
 
 if TYPE_CHECKING:
     import geopandas as gpd
@@ -80,17 +81,17 @@ class RoadChanges:
         table.loc["all"] = table.sum()
         return table.rename_axis("highway")
 
-    def to_file(self, path: StrPath) -> None:
+    def to_file(self, path: StrPath, *, overwrite: bool = False) -> None:
         """Write a GeoPackage with styles, and the missing roads beside it as .osm for JOSM.
 
         Raises
         ------
         UsageError
-            The suffix is not .gpkg, or the folder does not exist.
+            The suffix is not .gpkg, the folder does not exist, or a file exists and is not to be
+            overwritten.
         """
-        require_suffix(Path(path), ".gpkg")
+        check_outputs(*changes_files(path), overwrite=overwrite)
         beside = Path(path).with_suffix(".osm")
-        outputs(Path(path), *[beside] * (self.network.crs is not None))
         with replaced(Path(path)) as partial:
             for layer in _COLOURS:
                 write_layer(getattr(self, layer), partial, layer, "LineString")
@@ -103,6 +104,12 @@ class RoadChanges:
     def __repr__(self) -> str:
         row = self.summary.loc["all"]
         return f"<geoprep.RoadChanges {row['missing']:.1f} km missing of {row['map']:.1f} km>"
+
+
+def changes_files(path: StrPath) -> list[Path]:
+    """Return the files of changes: a GeoPackage, and roads beside it; UsageError: the suffix."""
+    require_suffix(Path(path), ".gpkg")
+    return [Path(path), Path(path).with_suffix(".osm")]
 
 
 def compare_networks(

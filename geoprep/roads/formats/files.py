@@ -19,6 +19,7 @@ from geoprep.errors import GeoprepWarning, LabelError, SourceError, UsageError
 from geoprep.labels.attributes import names_roads
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.vector_names import GEOJSON_SUFFIXES, OSM_SUFFIXES
+from geoprep.outputs import require_suffix
 from geoprep.roads.formats.graphs import open_graphml, write_graphml
 from geoprep.roads.formats.osm import read_if_written_here, write_osm
 from geoprep.roads.formats.style import style_row
@@ -33,7 +34,7 @@ from geoprep.roads.formats.table import (
 from geoprep.roads.names import NETWORK_SUFFIXES, READ_SUFFIXES
 from geoprep.roads.network import RoadGraph, check_network
 from geoprep.storage.local_files import require_pyarrow
-from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.storage.output_files import replaced
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,6 @@ def write_network(network: RoadGraph, path: str | os.PathLike[str]) -> None:
             f"{path}: the road network is not georeferenced, and OpenStreetMap data has longitude "
             "and latitude. Write a .gpkg file"
         )
-    outputs(path)
     with replaced(path) as partial:
         _WRITERS[path.suffix.lower()](network, partial)
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from geoprep.errors import OutputError
 from geoprep.executors.threads import Threads
+from geoprep.outputs import check_outputs, require_suffix
 from geoprep.storage.failures import errors_named
 from geoprep.storage.local_files import make_folder
-from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.storage.output_files import replaced
 from geoprep.store.reader import StoreReader
 from geoprep.views.display import brightness_table
 from geoprep.views.page.pictures import scene_pictures
@@ -40,11 +41,12 @@ def make_page(
     out: Path,
     *,
     level: int | None = None,
+    overwrite: bool = False,
     report: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Write an HTML page of a whole store: thumbnails, filters, a map and a viewer."""
     require_suffix(out, ".html", ".htm")
-    outputs(out)
+    check_outputs(out, inputs=[store.location], overwrite=overwrite)
     level = store.check_level(level)
     data = page_data(store, level)
     pixels = sum(scene["width"] * scene["height"] / scene["step"] ** 2 for scene in data["scenes"])

@@ -37,12 +37,16 @@ COMMANDS = {
     "verify": ("check_store", "o.zarr --workers 2 --quiet --json"),
     "preview": (
         "preview",
-        "o.zarr --out a.png --scene s --count 2 --level 9 --over x.tif --pixel-size 2 --quiet",
+        "o.zarr --out a.png --scene s --count 2 --level 9 --over x.tif --pixel-size 2 --quiet "
+        "--overwrite",
     ),
-    "export": ("export_scenes", "o.zarr --scene s --out a --level 9 --what image --coding binned"),
+    "export": (
+        "export_scenes",
+        "o.zarr --scene s --out a --overwrite --level 9 --what image --coding binned",
+    ),
     "vectorize": (
         "vectorize",
-        "a.tif --out x.gpkg --kind mask --band 2 --pixel-size 2 --threshold 0.4 "
+        "a.tif --out x.gpkg --overwrite --kind mask --band 2 --pixel-size 2 --threshold 0.4 "
         "--high-threshold 0.6 --min-spur 1 --min-length 2 --min-confidence 0.1 --smoothing 3 "
         "--max-path 40 --no-gap-closing --motorway-mph 70 --workers 2 --quiet --json",
     ),
@@ -52,15 +56,17 @@ COMMANDS = {
         "--speed-unit kmh --layer l --where w --snap 5 --control-point-spacing 9 "
         "--topo-radius 10 --topo-starts 2 --seed 3 --classes c.yaml "
         "--other nodata --tolerance 3 --label-nodata 9 --boundary 3 --csv s.csv --threads 2 "
-        "--quiet --json",
+        "--overwrite --quiet --json",
     ),
     "compare": (
         "compare",
-        "a.osm b.gpkg --out c.gpkg --images i --distance 8 --min-length 9 --apply-offset --json",
+        "a.osm b.gpkg --out c.gpkg --overwrite --images i --distance 8 --min-length 9 "
+        "--apply-offset --json",
     ),
     "polygonize": (
         "polygonize",
-        "maps --out a.gpkg --simplify 2 --min-area 5 --square --pixel-size 2 --background --json",
+        "maps --out a.gpkg --overwrite --simplify 2 --min-area 5 --square --pixel-size 2 "
+        "--background --json",
     ),
 }
 # Option -> keyword where they differ, and the keyword's value for a value of the option.

@@ -90,9 +90,7 @@ def test_all_views_show_images_without_georeference(store, pictures, tmp_path):
     with rasterio.open(path) as made:
         assert made.driver == "PNG"
         np.testing.assert_array_equal(made.read(), pictures["p1"])
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        *(".geoprep-outputs", "out", "p1.png", "sheet.png")
-    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [*("out", "p1.png", "sheet.png")]
     data = geoprep.open_store(store.location).to_xarray(scene="p1")
     np.testing.assert_array_equal(data.image.values, pictures["p1"])
     assert set(data.spatial_ref.attrs) == {"GeoTransform"}

@@ -104,11 +104,11 @@ def test_a_missing_folder_is_reported_before_the_work(predictions, geoprep, monk
 def test_a_raster_without_data_is_warned_of(tmp_path, geoprep, values, nodata):
     path = write_raster(tmp_path / "blank.tif", values, nodata=nodata)
     for suffix in ("gpkg", "csv"):
-        printed = geoprep("vectorize", path, "--out", f"x.{suffix}", "--quiet")
+        printed = geoprep("vectorize", path, "--out", f"x.{suffix}", "--overwrite", "--quiet")
         assert "0 edges" in printed.out
         assert printed.err == f"warning: {path}: has only nodata pixels, so it has no roads\n"
     write_raster(path, np.zeros((50, 50), np.uint8))
-    printed = geoprep("vectorize", path, "--out", "x.gpkg", "--quiet")
+    printed = geoprep("vectorize", path, "--out", "x.gpkg", "--overwrite", "--quiet")
     assert not printed.err  # background alone is no reason to warn
 
 
@@ -118,7 +118,8 @@ def test_a_preview_of_one_image_of_a_table(predictions, tmp_path, geoprep):
     image = next(predictions.iterdir())
     geoprep("preview", table, "--over", image, "--out", picture)
     assert picture.exists()
-    assert "Name the image by --over" in geoprep("preview", table, "--out", picture, status=2).err
+    refused = geoprep("preview", table, "--out", picture, "--overwrite", status=2)
+    assert "Name the image by --over" in refused.err
     other = write_raster(tmp_path / "AOI_7_Moscow_chip9.tif", np.zeros((9, 9), np.uint8))
     refused = geoprep("preview", table, "--over", other, status=2)
     assert "has no image aoi_7_moscow_chip9" in refused.err
@@ -188,7 +189,7 @@ def test_a_prediction_states_the_threshold(tmp_path, geoprep):
     raster, out = prediction(tmp_path / "p.tif", "0.5"), tmp_path / "roads.gpkg"
 
     def rows(*options):
-        text = geoprep("vectorize", raster, "--out", out, *options).out
+        text = geoprep("vectorize", raster, "--out", out, "--overwrite", *options).out
         return text, len(read_network(out).ends)
 
     text, roads = rows()
@@ -204,7 +205,7 @@ def test_a_prediction_states_the_threshold(tmp_path, geoprep):
     assert rows("--threshold", "0.3", "--high-threshold", "0.3")[1] == 3
     assert rows("--high-threshold", "0.55")[1] == 2
     prediction(raster, "much")
-    error = geoprep("vectorize", raster, "--out", out, status=1).err
+    error = geoprep("vectorize", raster, "--out", out, "--overwrite", status=1).err
     assert "tag ROAD_THRESHOLD is malformed: 'much'" in error
 
 

@@ -161,7 +161,7 @@ def test_files_are_named_after_out_or_after_the_scene(store, tmp_path):
     assert only.name == "u.tif"
     written = sorted(p.name for p in tmp_path.iterdir())
     assert written == [
-        *(".geoprep-outputs", "a.tiff", "a_speed.tiff"),
+        *("a.tiff", "a_speed.tiff"),
         *("u.tif", "utm_north.tif", "utm_north_speed.tif"),
     ]
 
@@ -237,7 +237,7 @@ def test_geopackage_holds_the_same_as_geojson(store, tmp_path):
             continue
         expected = shapely.geometry.shape(feature["geometry"])
         assert shapely.from_wkb(wkb).equals_exact(expected, 1e-8)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".geoprep-outputs", "f.geojson", "f.gpkg"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["f.geojson", "f.gpkg"]
 
 
 def test_footprint_over_the_180th_meridian_is_cut_there(tmp_path):

@@ -42,7 +42,7 @@ def test_sheet_is_a_picture_of_the_size_of_its_layout(store, tmp_path):
     path = preview(store, tmp_path / "sheet.png", count=3)
     picture = imread(path)
     assert picture.shape[1] == sheet.PAGE * sheet.DPI
-    assert {p.name for p in tmp_path.iterdir()} == {".geoprep-outputs", "sheet.png"}
+    assert {p.name for p in tmp_path.iterdir()} == {"sheet.png"}
     rgb = np.round(picture[..., :3] * 255).astype(int)
     assert (rgb[0] == 255).all()  # a margin of paper
     drawn = (BACKGROUND_COLOUR, SPEED_COLOURS[6], SPEED_COLOURS[2])  # motorway, residential

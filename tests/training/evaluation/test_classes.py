@@ -193,7 +193,7 @@ def test_evaluation_has_iou_per_class_and_the_confusion_matrix(fit, command, out
     documents = []
     for store in (cover, other):
         usual = (out, store, "--model", "helpers.tiny:build", "--device", "cpu", "--quiet")
-        given = ("--csv", files[0], "--confusion", files[1], "--json")
+        given = ("--csv", files[0], "--confusion", files[1], "--json", "--overwrite")
         documents.append(json.loads(command(evaluate_main, *usual, *given).out))
     one, two = documents
     assert one["confusion"] == two["confusion"]

@@ -231,7 +231,7 @@ def work(tmp_path):
         images = [write_image(tmp_path / f"{i}.tif", pixels(height, 32, seed=i)) for i in range(4)]
         read, written = {"images": tuple(map(str, images))}, {"out": tmp_path / out}
         options = predict_options(window=32, overlap=0, **read, **written)
-        return job.PredictionJob(Predictor(FACTS, options, 0.5, "none"), runner)
+        return job.PredictionJob(Predictor(FACTS, options, 0.5, "none"), runner, ())
 
     return work
 
@@ -323,8 +323,7 @@ def test_only_other_predictions_are_replaced_and_only_with_overwrite(run, checkp
     write_image(image, pixels(40, 40, seed=9), compress=None)
     assert "another version of the image" in run(other, *args, status=2)
     (tmp_path / "out" / "scene.tif").write_bytes(b"mine")
-    for option in ((), ("--overwrite",)):
-        assert "is no output of geoprep" in run(other, *args, *option, status=2)
+    assert "scene.tif exists: use --overwrite" in run(other, *args, status=2)
     assert (tmp_path / "out" / "scene.tif").read_bytes() == b"mine"
 
 
@@ -366,7 +365,6 @@ def test_one_bad_image_does_not_stop_the_others(run, checkpoint, tmp_path):
     assert "1 predicted, 0 already complete, 4 failed" in text
     assert "--allow-no-crs" in text
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        ".geoprep-outputs",
         "good.qml",
         "good.tif",
     ]
@@ -503,7 +501,7 @@ def test_copy_of_a_remote_image_is_deleted(run, checkpoint, tmp_path, bucket, mo
     run(*args, "--out", tmp_path / "far", "--overlay")
     assert "already complete" in run(*args, "--out", tmp_path / "far")
     there = sorted(p.name for p in (tmp_path / "far").iterdir())
-    assert there == [".geoprep-outputs", "scene.png", "scene.qml", "scene.tif"]
+    assert there == ["scene.png", "scene.qml", "scene.tif"]
     run(checkpoint[0], image, "--out", tmp_path / "near", *FP32)
     near, far = read(tmp_path / "near" / "scene.tif"), read(tmp_path / "far" / "scene.tif")
     np.testing.assert_array_equal(near, far)

@@ -120,7 +120,7 @@ def test_a_process_predicts_the_images_that_it_takes(scenes, tmp_path, more):
     values = COMMAND.parse(words(scenes, tmp_path / "out", *more))
     job, _ = open_job(PredictOptions(**values))
     taken = multiprocessing.get_context("spawn").Value("q", 1)  # another one has the first
-    outcomes = job.run(Screen(quiet=True), partial(instances._next, taken))
+    outcomes = job.run(Screen(quiet=True), partial(instances._next, taken, first=True))
     assert {outcome.error for outcome in outcomes} == {""}
     made = sorted(path.name for path in (tmp_path / "out").glob("*.tif"))
     assert made == ["1.tif", "2.tif", "3.tif"]

@@ -7,7 +7,7 @@ from helpers.predict_cases import make_checkpoint, pixels, write_image
 from rasterio.crs import CRS
 from rasterio.shutil import copy
 
-from geoprep.errors import GeoprepWarning, SourceError, UsageError
+from geoprep.errors import SourceError, UsageError
 from training.prediction.job import predict_images
 from training.prediction.predict_options import PredictOptions
 from training.prediction.screen import Screen
@@ -38,14 +38,18 @@ def image(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["scene.png", "scene.qml", "scene.tif", "scene.tif.aux.xml"])
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_file_of_others_is_refused_before_any_work(tmp_path, predict, image, name, overwrite):
+def test_a_file_that_exists_is_refused_before_any_work(tmp_path, predict, image, name):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("mine")
-    with pytest.raises(UsageError, match=f"{name} exists and"):
-        predict(image, overlay=True, overwrite=overwrite)
+    with pytest.raises(UsageError, match=f"{name} exists"):
+        predict(image, overlay=True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
     assert (tmp_path / "out" / name).read_text() == "mine"
+    (done,) = predict(image, overlay=True, overwrite=True)
+    assert done.state == "predicted"
+    there = {path.name: path for path in (tmp_path / "out").iterdir()}
+    assert set(there) == {"scene.tif", "scene.qml", "scene.png"}
+    assert there["scene.tif"].read_bytes()[:2] == b"II"
 
 
 def test_a_crs_that_geotiff_cannot_hold_is_beside_the_prediction(tmp_path, predict, image):
@@ -77,15 +81,13 @@ def test_a_source_of_an_image_is_an_input(tmp_path, predict, image):
     assert first.target.read_bytes() == before
 
 
-def test_what_showed_the_prediction_before_goes_with_it(tmp_path, predict, image, capsys):
+def test_what_describes_the_prediction_before_goes_with_it(tmp_path, predict, image, capsys):
     predict(image, overlay=True)
-    statistics = tmp_path / "out" / "scene.tif.aux.xml"
-    statistics.write_text("<PAMDataset/>")
-    with pytest.warns(GeoprepWarning, match=r"scene\.tif\.aux\.xml describes the file before"):
-        predict(image, threshold=0.3, overwrite=True)
-    assert "scene.png shows the prediction before" in capsys.readouterr().out
+    (tmp_path / "out" / "scene.tif.aux.xml").write_text("<PAMDataset/>")
+    predict(image, threshold=0.3, overwrite=True)
+    assert "scene.png was there before" in capsys.readouterr().out
     there = {path.name for path in (tmp_path / "out").iterdir()}
-    assert there == {".geoprep-outputs", "scene.qml", "scene.tif"}
+    assert there == {"scene.png", "scene.qml", "scene.tif"}
 
 
 def test_a_style_that_was_edited_stays_beside_a_complete_prediction(tmp_path, predict, image):

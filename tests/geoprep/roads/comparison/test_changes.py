@@ -96,7 +96,7 @@ def test_files_for_qgis_and_josm(tmp_path):
     ran = CliRunner().invoke(cli, words)
     assert ran.exit_code == 0, ran.output
     assert "spread" in ran.output
-    document = json.loads(CliRunner().invoke(cli, [*words, "--json"]).output)
+    document = json.loads(CliRunner().invoke(cli, [*words, "--json", "--overwrite"]).output)
     assert document["km"]["all"]["missing"] == pytest.approx(0.4, abs=0.01)
     missing = geoprep.read_network(tmp_path / "c.osm")
     assert missing.length_km == pytest.approx(0.4, abs=0.01)

@@ -42,7 +42,7 @@ def test_a_network_is_read_back(tmp_path, suffix, crs):
     assert np.array_equal(back.ends, made.ends)
     assert shapely.equals_exact(back.lines, made.lines, tolerance=2e-3).all()
     assert np.allclose(back.speed_mph, made.speed_mph, equal_nan=True)
-    assert {p.name for p in tmp_path.iterdir()} == {".geoprep-outputs", path.name}
+    assert {p.name for p in tmp_path.iterdir()} == {path.name}
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
