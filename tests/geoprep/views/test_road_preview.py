@@ -159,6 +159,6 @@ def test_bands_are_shown_by_name_and_palettes_by_colour(tmp_path):
 
 def test_names_of_classes_are_shown_as_they_are(tmp_path):
     for name in (r"$\x$ $2", "_hidden"):
-        gp.preview(square(tmp_path, name), out=tmp_path / "a.svg")
+        gp.preview(square(tmp_path, name), out=tmp_path / "a.svg", overwrite=True)
         text = (tmp_path / "a.svg").read_text()
         assert f"<!-- {name} -->" in text  # matplotlib's comment beside the outlines of the letters
