@@ -76,7 +76,9 @@ def build_store(chips: Chips, out: Path, *, workers: int, codec: Codec = "lz4") 
     """
     executor, start = Threads(workers), time.perf_counter()
     scenes = find_scenes(chips.city, chips.folder)
-    plan = make_plan([scenes], [chips.city.name], BuildOptions(codec=codec), executor)
+    plan = make_plan(
+        [scenes], [chips.city.name], BuildOptions(codec=codec, rescale="scene"), executor
+    )
     summary = build(plan, out, executor)
     seconds = time.perf_counter() - start
     shutil.rmtree(out)

@@ -22,7 +22,7 @@ TRAINING["export-model"] = "export"
 """Commands of ``geoprep`` and their modules of `training`."""
 BENCHMARKS = (
     *("preprocess", "loaders", "training", "advice", "accelerators", "inference", "roads"),
-    "scaling",
+    *("scaling", "learning"),
 )
 
 

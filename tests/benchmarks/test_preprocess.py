@@ -44,7 +44,7 @@ def test_a_build_with_failed_scenes_is_not_timed(chips, tmp_path):
 
 def test_reference_pipeline_makes_the_same_pixels(chips, tmp_path):
     found = find_scenes(chips.city, chips.folder)
-    plan = make_plan([found], [chips.city.name], BuildOptions(), Threads(1))
+    plan = make_plan([found], [chips.city.name], BuildOptions(rescale="scene"), Threads(1))
     build(plan, tmp_path / "o.zarr", Threads(1))
     store = StoreReader.open(tmp_path / "o.zarr")
     for number, scene in enumerate(found.scenes):

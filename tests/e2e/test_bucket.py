@@ -167,7 +167,7 @@ def test_a_dry_run_reads_only_the_headers_of_remote_images(s3, tmp_path):
     never = mock.Mock(side_effect=AssertionError("read whole"))
     with mock.patch("geoprep.storage.inputs.read_object", never):
         draft = PlannedScene("a", address, None)
-        assert not probe_scene((draft, None, BuildOptions())).failure
+        assert not probe_scene((draft, None, BuildOptions(), False)).failure
 
 
 # Synthetic and real scenes

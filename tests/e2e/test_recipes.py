@@ -327,7 +327,7 @@ def test_classes_from_rasters_to_a_model(tmp_path, follow):
     assert "mean IoU" in log_of(tmp_path / "runs/land")
     assert len(list((tmp_path / "predictions").glob("*.tif"))) == 3
     follow("classes-polygonize")
-    assert len(geopandas.read_file(tmp_path / "buildings.gpkg")) > 0
+    assert len(geopandas.read_file(tmp_path / "buildings.gpkg", layer="buildings")) > 0
 
 
 def test_a_mask_becomes_a_network_with_a_score(tmp_path, follow):

@@ -203,7 +203,7 @@ def test_a_prediction_without_georeference_needs_a_pixel_size(tmp_path):
     given = ["polygonize", str(path), "--out", str(tmp_path / "a.gpkg")]
     assert "Set --pixel-size" in str(CliRunner().invoke(cli, given).exception)
     assert CliRunner().invoke(cli, [*given, "--pixel-size", "2"]).exit_code == 0
-    frame = geopandas.read_file(tmp_path / "a.gpkg")
+    frame = geopandas.read_file(tmp_path / "a.gpkg", layer="a")
     assert frame["area_m2"].tolist() == [800]
     assert frame.total_bounds.tolist() == [20, -60, 60, -40]
     with pytest.raises(UsageError, match="Make its polygons alone"):

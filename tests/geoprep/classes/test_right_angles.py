@@ -97,7 +97,9 @@ def test_the_command_has_the_option_and_simplifies_at_least_by_a_pixel(tmp_path)
     path = predicted(tmp_path / "a.tif", [turned(L_SHAPE, 20)])
     given = ["polygonize", str(path), "--out", str(tmp_path / "a.gpkg"), "--square"]
     CliRunner().invoke(cli, [*given, "--simplify", "0"], catch_exceptions=False)
-    assert spread(directions(geopandas.read_file(tmp_path / "a.gpkg").geometry[0])) < 1e-6
+    assert (
+        spread(directions(geopandas.read_file(tmp_path / "a.gpkg", layer="a").geometry[0])) < 1e-6
+    )
 
 
 def coverage(shapes):

@@ -18,10 +18,11 @@ from torch import nn
 from helpers import tiny
 from helpers.steps import batch, trainable_of
 from loaders import this_rank
-from training.engine import average_in_place, choose_engine, data_parallel, process_group
+from training.engine.distributed import average_in_place, data_parallel, process_group
+from training.engine.native import choose_engine
 from training.run.step import StepState, TrainingError, train_step
 from training.settings import Config
-from training.model import copy_weights, running_statistics
+from training.model.trainable import copy_weights, running_statistics
 
 
 class Shifted(nn.Module):

@@ -107,7 +107,7 @@ def test_polygons_are_those_of_polygonize(case, tmp_path):
     file = tmp_path / "areas.gpkg"
     path = predict(case, tmp_path / "out", "--polygons", str(file), *options)
     expected = geoprep.polygonize(path, square=True, min_area_m2=1, simplify_m=0.5)
-    written = geopandas.read_file(file)
+    written = geopandas.read_file(file, layer="areas")
     assert len(written) == len(expected) > 0
     assert written.geometry.geom_equals_exact(expected.geometry, 1e-6).all()
     assert written["area_m2"].min() >= 1

@@ -238,7 +238,7 @@ def test_nodata_is_that_of_the_store_that_a_model_was_trained_on(tmp_path, rule,
     image = write_image(tmp_path / "images" / "a.tif", values)
     label = write_image(tmp_path / "labels" / "a.tif", values[..., :1])
     folders = {"images": image.parent, "labels": label.parent, "label_values": "1"}
-    build_zarr(**folders, tile=64, val=0, nodata=rule, out=tmp_path / "a.zarr")
+    build_zarr(**folders, tile=64, val=0, nodata=rule, rescale="scene", out=tmp_path / "a.zarr")
     store = StoreReader.open(tmp_path / "a.zarr")
     info = ModelInfo.from_plain(asdict(model_info([store], model="resnet34-unet")))
     source = inspected(image, info)
