@@ -12,6 +12,7 @@ import inspect
 import math
 import operator
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -340,7 +341,8 @@ def _help_of(item: Field[Any]) -> str:
     """Return the help of an option, which turns a keyword off that is on by default."""
     text: str = item.metadata["option"].help
     text = f"False: {text[0].lower()}{text[1:]}" if item.default is True else text
-    return textwrap.fill(text, 88)
+    literal = re.sub(r"\S*\*\S*?(?=[.,;)]*(?:\s|$))", r"``\g<0>``", text)  # patterns of files
+    return textwrap.fill(literal, 88)
 
 
 def taken(given: dict[str, Any], record: type[R], *only: str) -> R:
