@@ -112,6 +112,11 @@ def overwrite_option() -> Any:  # noqa: ANN401 - as `option`
     return option(False, "Replace files that exist.")
 
 
+def workers_option() -> Any:  # noqa: ANN401 - as `option`
+    """Return the field of every record of work that threads share."""
+    return option(None, "Number of worker threads. Default: one per core.", "N", least=1)
+
+
 def argument(text: str, metavar: str, **default: Any) -> Any:  # noqa: ANN401 - of the field's type
     """Return a field of a dataclass that is a positional argument of the command line.
 

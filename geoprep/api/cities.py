@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
-from geoprep.options import local_output, made, option, options_of, with_options
+from geoprep.options import local_output, made, option, options_of, with_options, workers_option
 
 if TYPE_CHECKING:
     from geoprep.sources.cities import City
@@ -44,9 +44,7 @@ class SynthOptions:
         "roads: road labels as GeoJSON. classes: also classes/, with a raster of land cover per "
         "scene (background, building, road, water, tree) and classes.yaml.",
     )
-    workers: int | None = option(
-        None, "Number of worker threads. Default: one per core.", "N", least=1
-    )
+    workers: int | None = workers_option()
 
 
 @with_options(options_of(SynthOptions))

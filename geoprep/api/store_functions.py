@@ -17,6 +17,7 @@ from geoprep.options import (
     options_of,
     overwrite_option,
     with_options,
+    workers_option,
 )
 
 if TYPE_CHECKING:
@@ -91,9 +92,7 @@ def store_info(store: Store | StrPath, **options: Any) -> dict[str, Any]:  # noq
 class CheckOptions:
     """Options: of a check."""
 
-    workers: int | None = option(
-        None, "Number of worker threads. Default: one per core.", "N", least=1
-    )
+    workers: int | None = workers_option()
 
 
 @with_options(options_of(StoreArgument) + options_of(CheckOptions))

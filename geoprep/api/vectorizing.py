@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geoprep.errors import UsageError
-from geoprep.options import made, option, options_of, overwrite_option, taken, with_options
+from geoprep.options import (
+    made,
+    option,
+    options_of,
+    overwrite_option,
+    taken,
+    with_options,
+    workers_option,
+)
 from geoprep.outputs import check_outputs, require_suffix
 from geoprep.roads.options import RasterOptions, Tracing
 
@@ -40,9 +48,7 @@ class VectorizeFile:
 class VectorizeWork:
     """Run: how rasters are traced."""
 
-    workers: int | None = option(
-        None, "Number of worker threads. Default: one per core.", "N", least=1
-    )
+    workers: int | None = workers_option()
 
 
 @with_options(

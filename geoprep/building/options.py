@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from geoprep.errors import UsageError
 from geoprep.imagery.band_names import parse_bands
 from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions, Schema
-from geoprep.options import any_output, check_options, option
+from geoprep.options import any_output, check_options, option, workers_option
 
 if TYPE_CHECKING:
     from geoprep.labels.label_options import SpeedRule
@@ -146,9 +146,7 @@ class TargetOptions:
 class WorkOptions:
     """Run: what builds the store."""
 
-    workers: int | None = option(
-        None, "Number of worker threads. Default: one per core.", "N", least=1
-    )
+    workers: int | None = workers_option()
     scheduler: Any = option(
         None,
         "Dask scheduler whose workers build the store, such as tcp://HOST:8786; or a "

@@ -38,7 +38,7 @@ class CogWriter:
     written
         Sizes of the tiles of rows that an earlier run has written.
     record
-        Is called with the sizes of a row of tiles once it is on the disk. None: nobody resumes.
+        Is called with the sizes of a row of tiles once it is on the disk. None: no resume.
     """
 
     def __init__(
