@@ -52,7 +52,6 @@ from training.prediction.job import open_job
 from training.prediction.predict_options import PredictOptions
 from training.prediction.screen import Screen
 from training.process import is_out_of_memory
-from training.run.capacity import release
 from training.run.parts import open_data
 from training.run.trainer import Trainer
 from training.settings import Config
@@ -208,7 +207,7 @@ class Measurement:
                 self.result.notes.append(f"{name} is left out: {str(error).splitlines()[0]}")
                 continue
             finally:
-                release(self.device)
+                self._release()
             of = self._sized(case).batch_size
             rates = [of / took for took, _ in figures]
             self.result.add(f"step.{name}.rate", "images/s", rates, at_least=case.goal)
@@ -245,6 +244,12 @@ class Measurement:
             took = child.ask("benchmarks.accelerators:first_step", given)["seconds"]
             self.result.add(f"start.{name}.s", "s", [took], at_most=14 if graph else None)
 
+    def _release(self) -> None:
+        """Return unused memory of the device from torch's cache to the driver."""
+        gc.collect()
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).empty_cache()
+
     def _reset_peak(self) -> None:
         gc.collect()
         module = torch.get_device_module(self.device)
@@ -266,7 +271,7 @@ class Measurement:
             step()
         trainer.save_best()
         del trainer, step
-        release(self.device)
+        self._release()
         images, repeats = self.work / "images", self.result.settings["repeats"]
         images.mkdir()
         tiles = RamTiles.load(self.store, "all", progress=False)

@@ -4,7 +4,7 @@
 
 Every case runs `python -m training.fit` in a separate process: ResNet34-UNet, focal + dice loss,
 tiles from a store. Rates are those of its metrics.csv. See also ``training.fit --profile`` (time
-breakdown per step), ``--batch-size auto``, and `benchmarks.inference` (prediction).
+breakdown per step), and `benchmarks.inference` (prediction).
 """
 
 from __future__ import annotations

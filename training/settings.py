@@ -63,12 +63,7 @@ class DataConfig:
 class SamplingConfig:
     """Samples: crops of the tiles and their augmentation."""
 
-    batch_size: int | Literal["auto"] = option(
-        8,
-        "Samples per batch and rank; auto measures the fastest size on this machine.",
-        "N|auto",
-        least=1,
-    )
+    batch_size: int = option(8, "Samples per batch and rank.", "N", least=1)
     crop: int | None = option(
         256, "Side of the random crops in pixels; none for whole tiles.", "PIXELS|none", least=1
     )

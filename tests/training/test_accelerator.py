@@ -21,7 +21,6 @@ from training.engine.native import choose_engine
 from training.fit import main
 from training.model.trainable import copy_weights
 from training.process import is_out_of_memory
-from training.run.capacity import choose_batch_size, release
 from training.run.step import StepState, TrainingError, train_step
 from training.settings import Config
 
@@ -207,24 +206,9 @@ def test_fp16_finds_a_scale_of_the_loss_and_trains(device):
     assert not torch.equal(before["0.weight"], module.model[0].weight)
 
 
-def test_the_automatic_batch_size_stays_below_the_memory_of_the_device(store_path, store, device):
-    settings = {**SETTINGS, "stores": (str(store_path),), "batch_size": "auto"}
-    settings |= {"crops_per_tile": 8, "residency": "device"}
-    del settings["progress"]
-    engine = choose_engine("native", device, "fp32", "off")
-    module = None if device == "cpu" else torch.get_device_module(device)
-    before = module.memory_allocated() if module else 0
-    config, (note,) = choose_batch_size(Config.from_flat(settings), engine, (store,))
-    assert config.batch_size >= 2, note
-    if module:
-        assert module.max_memory_allocated() < module.mem_get_info()[1]
-        assert module.memory_allocated() - before < 1 << 20  # nothing of the tries is left
-
-
 def test_a_size_that_does_not_fit_leaves_the_device_usable(device):
     where = torch.device(device)
     with pytest.raises((RuntimeError, MemoryError)) as found:
         torch.empty(1 << 60, dtype=torch.uint8, device=where)
     assert is_out_of_memory(found.value)
-    release(where)
     assert int(torch.ones(3, device=where).sum()) == 3

@@ -16,6 +16,7 @@ from geoprep.errors import StoreError, UsageError
 from geoprep.options import settings_of
 from training.cli import Command
 from training.fit import COMMAND, main
+from training.process import is_out_of_memory
 from training.setting_texts import Stage, write_settings
 from training.settings import SECTIONS, Config
 
@@ -40,12 +41,12 @@ def test_defaults_of_settings():
 
 def test_options_override_the_file_in_any_order(tmp_path):
     file = tmp_path / "run.yaml"
-    file.write_text("lr: 2e-4\nbatch-size: auto\nstores: [x.zarr]\ncrop: none\nepochs: 3\n")
+    file.write_text("lr: 2e-4\nbatch-size: 12\nstores: [x.zarr]\ncrop: none\nepochs: 3\n")
     for order in (("--epochs", "5", "--config", str(file)), ("--config", str(file), "--epochs=5")):
         found = config(*order)
         assert found.lr == 2e-4
         assert found.epochs == 5
-        assert found.batch_size == "auto"
+        assert found.batch_size == 12
         assert found.crop is None
         assert found.stores == ("x.zarr",)
     assert config("y.zarr", "--config", str(file)).stores == ("y.zarr",)
@@ -255,3 +256,19 @@ def test_a_signal_before_a_command_handles_it_gives_its_status(name, capsys):
     number = getattr(signal, name)
     assert run(running(lambda: signal.raise_signal(number) or 0), []) == 128 + number
     assert "Interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9.05 GB)"),
+        RuntimeError("Native API failed. 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_every_backend_says_that_memory_is_full(error):
+    assert is_out_of_memory(error)
+    assert not is_out_of_memory(ValueError(str(error)))

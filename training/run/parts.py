@@ -42,9 +42,6 @@ from training.settings import Config, SamplingConfig
 
 MOMENTUM = 0.9
 
-STATE_PER_PARAMETER = {"adamw": 2, "adam": 2, "sgd": 1}
-"""fp32 values that an optimizer stores per parameter."""
-
 _LARGEST = 5.0
 """Largest weight of a channel or class over that of the most common one."""
 
@@ -315,7 +312,6 @@ def load_stage(
         )
     tiles = tiles_of(info, stores, "train", limit=config.ram_limit, **options)
     crop, per_tile = config.crops_of(stage, tiles.side)
-    assert isinstance(config.batch_size, int)  # "auto" was replaced before
     training = loaders.BatchLoader(
         tiles,
         config.batch_size,

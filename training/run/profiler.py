@@ -15,7 +15,7 @@ from torch.profiler import profile as torch_profile
 from geoprep.executors.terminal import Terminal
 from training.engine.native import wait_for
 from training.model.trainable import AVERAGE, COPY, NORMALISE, WAIT
-from training.run.capacity import time_step
+from training.run.plan import time_step
 from training.run.step import train_step
 from training.run.timing import StepTimer
 from training.run.trainer import Trainer

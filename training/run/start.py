@@ -18,10 +18,10 @@ from training.engine.host import describe, keep_memory
 from training.engine.native import choose_engine
 from training.model.build import is_code
 from training.process import RunStopped, StopSignals, signal_name
-from training.run.capacity import choose_batch_size, estimate_run, planned
 from training.run.captured import WARM_UP
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.parts import info_of, open_data
+from training.run.plan import planned
 from training.run.pretrained import choose_model
 from training.run.profiler import profile
 from training.run.report import Report
@@ -98,18 +98,16 @@ def _run(
     wanted = config.engine, config.device, config.precision, config.compile
     engine = choose_engine(*wanted, capture=config.capture == "auto")
     config, why = choose_model(config, engine.device.type)
-    config, chosen = choose_batch_size(config, engine, stores)
     report = Report(folder if config.writes else None, quiet=config.quiet, spell=spell)
     given = config, engine, stores, folder, saved
     run = trainer(*given, report=report, stop=stop)
-    memory, size = estimate_run(run), run.loader.schedule.batch_size
-    notes += [*chosen, *differences(run.info, stores), *_never(run), *_unscored(run)]
+    notes += [*differences(run.info, stores), *_never(run), *_unscored(run)]
     notes += [*shared_ground(stores, folds_of(config)), *_changed_since(run, saved)]
-    notes += [*memory.warnings(size), *_nodes(config)]
+    notes += _nodes(config)
     if config.writes:
         on_rank_zero(lambda: claim(config, folder, lock))
     with report.files(run.progress.step):
-        for name, value in _header(run, why, allocator, memory.line(size)):
+        for name, value in _header(run, why, allocator):
             report.line(f"{name:<12} {value}")
         for note in notes:
             report.line(f"note: {note}")
@@ -282,7 +280,7 @@ def _changed_since(run: Trainer, saved: Checkpoint | None) -> Iterator[str]:
         yield "the stores hold other pixels than at the start; the run keeps its normalisation"
 
 
-def _header(run: Trainer, why: str, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
+def _header(run: Trainer, why: str, allocator: str) -> Iterator[tuple[str, str]]:
     """Yield the header of a run at its first stage, as name and value."""
     progress, stages = run.progress, run.config.all_stages
     begun = f"epoch {progress.epoch + 1}, step {progress.step}"
@@ -301,7 +299,6 @@ def _header(run: Trainer, why: str, allocator: str, memory: str) -> Iterator[tup
         graphs = f"the first {WARM_UP} of a shape as they are, then recorded as a CUDA graph"
         yield "steps", graphs if run.engine.captures else f"not recorded as CUDA graphs: {why}"
     yield "allocator", allocator
-    yield "memory", memory
 
 
 def _tiles(run: Trainer) -> str:

@@ -1,4 +1,4 @@
-"""Timed steps: of a run with `time`, for its plan, its profile and the batch size ``auto``."""
+"""Timed steps: of a run with `time`, for its plan and its profile."""
 
 from __future__ import annotations
 

@@ -239,14 +239,9 @@ def test_a_recording_that_is_wrong_is_found_and_undone(
     assert_same_run(one, other)
 
 
-def test_a_recorded_step_is_profiled_and_compared_with_one_of_a_larger_batch(
-    fit, out, monkeypatch, recordings
-):
-    rates = {2: 100.0, 32: 250.0}
-    monkeypatch.setattr("training.run.capacity.measured_rates", lambda *_: rates)
+def test_the_profile_of_a_recorded_step_has_kernels_and_no_phases(fit, out, recordings):
     options = ("--crops-per-tile", 64, "--batch-size", 2)
     said = fit("--out", out, "--profile", network=(*STATEFUL[:2], *SAMPLES[:2], *options)).out
-    assert "--batch-size 32 trains 2.5 times as many images per second as 2" in said
     assert "kernel" in said
     assert "phase of a step" not in said
     assert recordings == [[2]]
