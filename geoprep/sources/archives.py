@@ -1,4 +1,4 @@
-"""Archives and single files on servers: downloaded once, unpacked once.
+"""Archives and single files on servers: downloaded once, read in place or unpacked once.
 
 An archive is given by its path, or with a pattern of its members: ``a.zip!/train/*_sat.jpg``.
 """
@@ -9,17 +9,18 @@ import glob
 import gzip
 import json
 import lzma
+import math
 import re
-import shutil
 import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 from geoprep.errors import OutputError, SourceError
 from geoprep.sources.label_matching import IMAGE_SUFFIXES, LABEL_SUFFIXES
@@ -28,11 +29,12 @@ from geoprep.storage.addresses import is_remote, is_web, member_address
 from geoprep.storage.failures import errors_named
 from geoprep.storage.local_files import make_folder
 from geoprep.storage.output_files import replaced
+from geoprep.storage.versions import file_version
 
 _TAR_SUFFIXES: Final = (".tar", ".tar.gz", ".tgz")
 SUFFIXES: Final = (*_TAR_SUFFIXES, ".zip")
 INSIDE: Final = "!/"
-_IN_PLACE: Final = re.compile(r"(/vsi(?:zip|tar)/\{(.*)\})/(.*)")
+_IN_PLACE: Final = re.compile(r"/vsi(zip|tar|subfile)/\{(.*)\}/(.*)")
 
 CHUNK: Final = 1 << 20
 # A classic TIFF ends at 4 GiB; a PS-MS chip, the largest member of SpaceNet's, has 27 MB.
@@ -41,25 +43,15 @@ MAX_MEMBER: Final = 4 << 30
 Report = Callable[[int, int], None]
 
 
-class Member(NamedTuple):
-    """A plain file of an archive.
-
-    ``done`` is the number of bytes of the archive that have been read, ``stream`` its own bytes.
-    """
-
-    name: str
-    size: int
-    done: int
-    stream: IO[bytes] | None
-
-
 def local_pattern(pattern: str, folder: Path, report: Report | None = None) -> tuple[str, str]:
-    """Unpack or download what a pattern names, if it cannot be read in place.
+    """Download or unpack what a pattern names, if it cannot be read in place.
 
-    Archives are unpacked. Files are downloaded from web servers, whose folders cannot be listed;
-    from S3, archives and single road files are. Results of an earlier run are used again. Returns
-    the pattern of local files, and a line that names the folder. An archive with one vector file
-    and no images means that file.
+    Files are downloaded from web servers, whose folders cannot be listed; from S3, archives and
+    single road files are. Members of zip and tar archives are read in place. Archives are unpacked
+    if they are compressed as a whole, if members consist of several files, such as a Shapefile or
+    an image with a world file, or for one vector file of many scenes. Results of an earlier run
+    are used again. Returns the pattern of local files, and a line that names the folder. An archive
+    with one vector file and no images means that file.
     """
     place, _, inside = pattern.partition(INSIDE)
     shown = place.partition("?")[0] if is_web(place) else place
@@ -72,11 +64,19 @@ def local_pattern(pattern: str, folder: Path, report: Report | None = None) -> t
     if not packed or not Path(place).expanduser().is_file():
         return (place if note else pattern), note
     archive = Path(place).expanduser().absolute()
+    whole, wanted, what = is_compressed(archive), lambda _: True, "all"
+    if not whole:
+        in_place = archive_in_place(f"{place}{INSIDE}{inside}", of_tar="subfile")
+        one = is_member(in_place) and in_place.lower().endswith(LABEL_SUFFIXES)
+        if not one and not _have_companions(_names(archive)):
+            return in_place, note
+        if one:
+            wanted, what = (lambda name: not name.lower().endswith(IMAGE_SUFFIXES)), "vectors"
     # Beside the copy of a remote archive; of a local one, at a path made of its full path.
     beside = archive if note else copy_path(str(archive), folder)
     prepare_copies(folder)
     into = beside.with_name(f"{archive.name}.unpacked")
-    files, _ = unpacked(archive, into, "all", lambda _: True, report)
+    files, _ = unpacked(archive, into, what, wanted, report)
     size = sum(path.stat().st_size for path in files) / 1e6
     more = f"{archive}: {len(files):,} files ({size:,.1f} MB) unpacked into {into}"
     there = _only_vectors([*map(str, files)]) if not inside else ""
@@ -109,42 +109,64 @@ def is_read_from_copy(pattern: str) -> bool:
     return is_web(place) or (is_remote(place) and (name.endswith(SUFFIXES) or whole))
 
 
-def archive_in_place(pattern: str) -> str:
+def archive_in_place(pattern: str, *, of_tar: str = "tar") -> str:
     """Return the same pattern for members that GDAL reads where they are; others unchanged.
 
-    ``a.zip!/x/*.tif`` becomes ``/vsizip/{/data/a.zip}/x/*.tif``.
+    ``a.zip!/x/*.tif`` becomes ``/vsizip/{/data/a.zip}/x/*.tif``. ``of_tar`` is the name of GDAL's
+    file system for a tar: ``subfile`` is faster, and does not find files beside a member.
     """
     place, _, inside = pattern.partition(INSIDE)
     archive = Path(place).expanduser().absolute()
     if is_remote(place) or not _is_packed(place) or not archive.is_file():
         return pattern
-    names = _plain_names(archive)
-    only = _only_vectors(names) if not inside else ""
-    return f"{_gdal_folder(archive)}/{only or inside or '**/*'}"
+    only = _only_vectors(_names(archive)) if not inside else ""
+    kind = "zip" if _is_zip(archive) else of_tar
+    return f"/vsi{kind}/{{{archive}}}/{only or inside or '**/*'}"
 
 
-def split_in_place(pattern: str) -> tuple[str, list[str], str] | None:
-    """Return folder, names of all members and pattern of names, of one by `archive_in_place`."""
+def split_in_place(pattern: str) -> tuple[dict[str, str], str] | None:
+    """Return addresses by name of all members, and pattern of names, of an `archive_in_place`."""
     match = _IN_PLACE.fullmatch(pattern)
-    return match and (match[1], _plain_names(Path(match[2])), match[3])
+    return match and (_addresses(match[1], Path(match[2]), file_version(match[2])), match[3])
 
 
 def is_member(pattern: str) -> bool:
-    """Return whether a pattern is the address of one member, by `archive_in_place`."""
-    _, names, inside = split_in_place(pattern) or ("", [], "")
-    return inside in names
+    """Return whether a pattern is that of one member, by `archive_in_place`."""
+    members, inside = split_in_place(pattern) or ({}, "")
+    return inside in members
 
 
-def _gdal_folder(archive: Path) -> str:
-    return f"/vsi{'zip' if archive.suffix.lower() == '.zip' else 'tar'}/{{{archive}}}"
+def _is_zip(archive: Path) -> bool:
+    return archive.suffix.lower() == ".zip"
+
+
+def _names(archive: Path) -> list[str]:
+    kind = "zip" if _is_zip(archive) else "tar"
+    return [*_addresses(kind, archive, file_version(str(archive)))]
 
 
 @lru_cache(maxsize=8)
-def _plain_names(archive: Path) -> list[str]:
-    """Return the names of an archive's files, without hidden ones."""
+def _addresses(kind: str, archive: Path, _version: str) -> dict[str, str]:
+    """Return the addresses of an archive's files by name, without hidden ones."""
     with _damage_named(archive):
-        names = [member.name for member in _members(archive)]
-    return _as_one([name for name in names if not re.search(r"(^|/)\.", name)])
+        if kind == "zip":
+            with zipfile.ZipFile(archive) as packed:
+                names = [info.filename for info in _plain_of_zip(packed, archive)]
+        else:
+            names = [*(at := index_tar(archive))]
+    names = [name for name in names if not re.search(r"(^|/)\.", name)]
+    if kind == "subfile":
+        return {name: member_address(archive, name, *at[name]) for name in names}
+    return {name: f"/vsi{kind}/{{{archive}}}/{name}" for name in _as_one(names)}
+
+
+def _have_companions(names: Collection[str]) -> bool:
+    """Return whether images or vector files consist of more files: Shapefiles, world files."""
+    used = {name for name in names if name.lower().endswith((*IMAGE_SUFFIXES, *LABEL_SUFFIXES))}
+    stems = {re.sub(r"\.[^/]*$", "", name) for name in used}
+    return any(re.search(r"(?i)\.gdb(/|$)", name) for name in names) or any(
+        re.sub(r"\.[^/]*$", "", name) in stems for name in names if name not in used
+    )
 
 
 def members_of(
@@ -161,11 +183,9 @@ def members_of(
     compressed tar are read in place too, which is slow.
     """
     with _damage_named(archive):
-        if not is_compressed(archive):
-            at = index_tar(archive).items()
-            return [member_address(archive, name, *place) for name, place in at]
-    if in_place:
-        return [f"{_gdal_folder(archive)}/{name}" for name in _plain_names(archive)]
+        kind = "tar" if is_compressed(archive) else "subfile"
+    if in_place or kind == "subfile":
+        return [*_addresses(kind, archive, file_version(str(archive))).values()]
     into = archive.with_name(f"{archive.name}.unpacked")
     files, others = unpacked(archive, into, what, wanted, report)
     return [*map(str, files), *(str(into / name) for name in others)]
@@ -181,12 +201,10 @@ def unpacked(
     """Unpack the wanted members of an archive, unless an earlier call has and they are whole.
 
     Members have their final name only when they are complete, so that several processes may unpack
-    one archive at the same time. A finished call leaves a mark,
-    ``what``, which holds while the archive is the same (`file_version`). Returns the unpacked
-    files in the archive's order, and the names of the other members.
+    one archive at the same time. A finished call leaves a mark, ``what``, which holds while the
+    archive is the same (`file_version`). Returns the unpacked files in the archive's order, and
+    the names of the other members.
     """
-    from geoprep.storage.versions import file_version
-
     identity = file_version(str(archive))
     mark = into / f".{archive.name}.{what}.json"
     with errors_named(into, OutputError):
@@ -206,54 +224,57 @@ def _unpack(
     archive: Path, into: Path, wanted: Callable[[str], bool], report: Report | None
 ) -> dict[str, Any]:
     total, files, others = archive.stat().st_size, dict[str, int](), dict[str, None]()
-    with _damage_named(archive):
-        for member in _members(archive):
-            if not wanted(member.name):
-                others[member.name] = None
+    with _damage_named(archive), TemporaryDirectory(prefix=".", dir=into) as part:
+        for name, size, done, extract in _entries(archive):
+            if not wanted(name):
+                others[name] = None
                 continue
-            _write(member, into / member.name, archive)
-            files[member.name] = member.size
+            extract(part)
+            make_folder((into / name).parent)
+            Path(part, name).replace(into / name)
+            files[name] = size
             if report is not None:
-                report(min(member.done, total), total)
+                report(min(done, total), total)
     return {"files": files, "others": [*others]}
 
 
-def _write(member: Member, target: Path, archive: Path) -> None:
-    if member.stream is None or target.is_symlink() or target.is_dir():
-        raise SourceError(
-            f"{target} has the name of a member of {archive}, and is not a plain file: remove it."
-        )
-    make_folder(target.parent)
-    with replaced(target, copy=True) as partial, partial.open("wb") as out:
-        shutil.copyfileobj(member.stream, out, CHUNK)
-        if out.tell() != member.size:
-            raise tarfile.ReadError(f"{target.name!r} ends after {out.tell()} bytes")
+def _entries(archive: Path) -> Iterator[tuple[str, int, int, Callable[[str], object]]]:
+    """Yield name, size, bytes of the archive before its end, and extraction of all plain files.
 
-
-def _members(archive: Path) -> Iterator[Member]:
-    return (_zip_members if archive.suffix.lower() == ".zip" else tar_members)(archive)
-
-
-def _zip_members(archive: Path) -> Iterator[Member]:
-    with zipfile.ZipFile(archive) as packed:
-        infos, done = packed.infolist(), 0
-        for info in infos:
-            kind = stat.S_IFMT(info.external_attr >> 16)
-            odd = kind not in (0, stat.S_IFREG, stat.S_IFDIR) or bool(info.flag_bits & 1)
-            for name in (info.orig_filename, info.filename):
-                linked = kind == stat.S_IFLNK
-                check_member(archive, _slashed(name), info.file_size, linked=linked, odd=odd)
-        for info in infos:
-            name = _slashed(info.filename)
-            if not name.endswith("/"):
+    All of a tar is read in one pass, also what is not extracted.
+    """
+    if _is_zip(archive):
+        with zipfile.ZipFile(archive) as packed:
+            done = 0
+            for info in _plain_of_zip(packed, archive):
                 done += info.compress_size
-                with packed.open(info) as stream:
-                    yield Member(name, info.file_size, done, stream)
+                yield info.filename, info.file_size, done, partial(packed.extract, info)
+        return
+    with (
+        archive.open("rb") as raw,
+        gzip.open(raw) if is_compressed(archive) else nullcontext(raw) as stream,
+    ):
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as tar:
+            # Of Python 3.11.4; before it, only the members are checked.
+            tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+            for member in _plain(tar, archive):
+                extract = partial(tar.extract, member, set_attrs=False)
+                yield member.name, member.size, raw.tell(), extract
+        while stream.read(CHUNK):  # to the end, where gzip has its checksum
+            pass
 
 
-def _slashed(name: str) -> str:
-    """Return the name of a zip's member with slashes: some programs of Windows write others."""
-    return name.replace("\\", "/")
+def _plain_of_zip(packed: zipfile.ZipFile, archive: Path) -> list[zipfile.ZipInfo]:
+    """Return the files of a zip, with slashes in their names: some programs write others."""
+    infos = packed.infolist()
+    for info in infos:
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        odd = kind not in (0, stat.S_IFREG, stat.S_IFDIR) or bool(info.flag_bits & 1)
+        info.filename = info.filename.replace("\\", "/")
+        linked = kind == stat.S_IFLNK
+        for name in (info.orig_filename.replace("\\", "/"), info.filename):
+            check_member(archive, name, info.file_size, linked=linked, odd=odd)
+    return [info for info in infos if not info.filename.endswith("/")]
 
 
 def _is_whole(path: Path, size: int) -> bool:
@@ -268,7 +289,7 @@ def _read_mark(mark: Path) -> dict[str, Any]:
         return {}
 
 
-# Members, each checked before it is used; ``TarFile.extract*`` is never called
+# Members, each checked before it is used
 
 
 def is_archive(name: str) -> bool:
@@ -282,24 +303,11 @@ def is_compressed(path: Path) -> bool:
         return stream.read(2) == b"\x1f\x8b"
 
 
-def tar_members(archive: Path) -> Iterator[Member]:
-    """Yield the plain files of a tar or gzipped tar in one pass, which reads all of it."""
-    with (
-        archive.open("rb") as raw,
-        gzip.open(raw) if is_compressed(archive) else nullcontext(raw) as stream,
-    ):
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as tar:
-            for info in _plain(tar, archive):
-                yield Member(info.name, info.size, raw.tell(), tar.extractfile(info))
-        while stream.read(CHUNK):  # to the end, where gzip has its checksum
-            pass
-
-
 def index_tar(archive: Path) -> dict[str, tuple[int, int]]:
-    """Return offset and size of every plain file of an uncompressed tar; their data is skipped."""
-    length = archive.stat().st_size
+    """Return offset and size of every plain file of a tar; their data is skipped."""
+    length = math.inf if is_compressed(archive) else archive.stat().st_size
     members = {}
-    with tarfile.open(archive, "r:") as tar:
+    with tarfile.open(archive) as tar:
         for info in _plain(tar, archive):
             if info.offset_data + info.size > length:
                 raise tarfile.ReadError(f"{info.name!r} ends after the end of the file")

@@ -279,8 +279,8 @@ def _objects(pattern: str) -> list[str]:
 
 def _members(pattern: str) -> list[str]:
     """Return the members of an archive that match a pattern by `archive_in_place`."""
-    folder, names, inside = split_in_place(pattern) or ("", [], "")
-    return [f"{folder}/{name}" for name in _fitting(names, inside)]
+    members, inside = split_in_place(pattern) or ({}, "")
+    return [members[name] for name in _fitting([*members], inside)]
 
 
 def _fitting(names: Sequence[str], pattern: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from geoprep.errors import SourceError, UsageError
 from geoprep.sources.cities import City
-from geoprep.storage.addresses import is_local, is_remote, split_address, tar_member
+from geoprep.storage.addresses import archive_member, is_local, is_remote, split_address
 
 if TYPE_CHECKING:
     from geoprep.imagery.description import Stated
@@ -75,7 +75,7 @@ def refuse_inside(
     ]
     folders: dict[str, str] = {}  # one input of each
     for address in inputs:
-        member = tar_member(address)
+        member = archive_member(address)
         folders.setdefault((member.archive if member else address).rpartition("/")[0], address)
     target = _resolved(str(out).rstrip("/"))
     for folder, address in folders.items():

@@ -1,7 +1,8 @@
 """Kinds of addresses, and their parts. An address is a plain string, so that scenes can be sent.
 
-It is a path, ``tar://OFFSET+SIZE/path/of.tar!/member`` of an uncompressed tar, or on S3, Google
-Cloud Storage or a web server. All end in the file's own name, but for the query of a web address.
+It is a path, ``tar://OFFSET+SIZE/path/of.tar!/member`` of an uncompressed tar,
+``/vsizip/{/path/of.zip}/member``, or on S3, Google Cloud Storage or a web server. All end in the
+file's own name, but for the query of a web address.
 """
 
 import re
@@ -13,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from geoprep.errors import SourceError
 
 _MEMBER = re.compile(r"tar://(\d+)\+(\d+)(/[^!]*)!/(.*)", re.DOTALL)
+_ZIPPED = re.compile(r"/vsizip/\{([^}]*)\}/(.*)", re.DOTALL)
 
 
 def is_remote(address: str) -> bool:
@@ -85,13 +87,13 @@ def web_parts(address: str) -> tuple[str, str, str]:
     return f"{url.scheme}://{url.netloc}", unquote(url.path).lstrip("/"), url.query
 
 
-class TarMember(NamedTuple):
-    """A member of an uncompressed tar: the first of its bytes, their number, and two names."""
+class Member(NamedTuple):
+    """A member of an archive, by two names; of a tar with its first byte and their number."""
 
-    offset: int
-    size: int
     archive: str
     name: str
+    offset: int | None = None  # None in a zip
+    size: int = 0
 
 
 def member_address(archive: Path, name: str, offset: int, size: int) -> str:
@@ -100,10 +102,12 @@ def member_address(archive: Path, name: str, offset: int, size: int) -> str:
     return f"tar://{offset}+{size}{path}!/{name}"
 
 
-def tar_member(address: str) -> TarMember | None:
-    """Return the parts of an address from `member_address`; None for others."""
-    match = _MEMBER.fullmatch(address)
-    return match and TarMember(int(match[1]), int(match[2]), unquote(match[3]), match[4])
+def archive_member(address: str) -> Member | None:
+    """Return the parts of an address of a member of an archive; None for others."""
+    if match := _MEMBER.fullmatch(address):
+        return Member(unquote(match[3]), match[4], int(match[1]), int(match[2]))
+    match = _ZIPPED.fullmatch(address)
+    return match and Member(match[1], match[2])
 
 
 def image_in_file(address: str) -> tuple[str, str, str] | None:
@@ -124,7 +128,7 @@ def image_in_file(address: str) -> tuple[str, str, str] | None:
 
 def is_local(address: str) -> bool:
     """Return whether an address is a path, neither in an archive nor on a server."""
-    return not is_remote(address) and tar_member(address) is None
+    return not is_remote(address) and archive_member(address) is None
 
 
 def joined(addresses: Iterable[str]) -> str:
@@ -134,7 +138,7 @@ def joined(addresses: Iterable[str]) -> str:
 
 def shown_address(text: str) -> str:
     """Return an address, or several `joined`, as messages show it."""
-    members = [(address, tar_member(address)) for address in split_address(text)]
+    members = [(address, archive_member(address)) for address in split_address(text)]
     return " + ".join((m and f"{m.name} in {m.archive}") or address for address, m in members)
 
 

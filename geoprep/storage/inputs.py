@@ -13,17 +13,17 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from geoprep.errors import ImageError, SourceError
 from geoprep.quiet import no_georeference_warning
 from geoprep.storage.addresses import (
+    archive_member,
     image_in_file,
     is_local,
     is_remote,
     shown_address,
     split_address,
-    tar_member,
 )
 from geoprep.storage.cut_files import Read, missing_end, missing_pixels
 from geoprep.storage.orientation import other_display
 from geoprep.storage.places import located, read_object
-from geoprep.storage.versions import BLOCK, require_end
+from geoprep.storage.versions import BLOCK, open_file, require_end
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -186,8 +186,8 @@ def _opened(address: str) -> "DatasetReader":
     """Open a local image, or a member of a tar in place."""
     import rasterio
 
-    member = tar_member(address)
-    if member is not None:
+    member = archive_member(address)
+    if member is not None and member.offset is not None:
         return rasterio.open(f"/vsisubfile/{member.offset}_{member.size},{member.archive}")
     try:  # GDAL would never finish opening these; it reports missing files itself
         if os.path.lexists(address):
@@ -220,16 +220,12 @@ def _gdal(address: str, errors: list[SourceError] | None = None) -> Iterator[Non
 
 @contextmanager
 def _ranges(name: str) -> Iterator[tuple[Read, int]]:
-    """Yield a function that reads a local file or a member of a tar, and the number of bytes."""
-    member = tar_member(name)
-    start = member.offset if member else 0
-    path = Path(member.archive if member else name)
-    if not path.is_file():  # a folder, or what only GDAL knows how to open
-        yield (lambda *_: b""), 0
+    """Yield a function that reads a file or a member of an archive, and the number of bytes."""
+    if not archive_member(name) and not Path(name).is_file():
+        yield (lambda *_: b""), 0  # a folder, or what only GDAL knows how to open
         return
-    with path.open("rb", buffering=0) as file:
-        size = member.size if member else os.fstat(file.fileno()).st_size
-        yield (lambda at, count: os.pread(file.fileno(), count, start + at)), size
+    with open_file(name) as (read, size, _):
+        yield read, size
 
 
 def _require_whole(address: str, missing: str) -> None:
@@ -243,7 +239,7 @@ def _require_plain(address: str, displayed: str) -> None:
 
 
 def _complaint(address: str, error: Exception) -> str:
-    member = tar_member(address)
+    member = archive_member(address)
     first = split_address(address)[0]
     inside = image_in_file(first)
     path = Path(member.archive if member else inside[1] if inside else first)

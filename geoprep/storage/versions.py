@@ -3,15 +3,18 @@
 import errno
 import os
 import stat
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from xml.etree.ElementTree import ParseError, canonicalize, fromstring, tostring
+from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import xxhash
 
 from geoprep.errors import SourceError
-from geoprep.storage.addresses import is_remote, shown_address, split_address, tar_member
+from geoprep.storage.addresses import archive_member, is_remote, shown_address, split_address
 from geoprep.storage.places import read_object
 
 BLOCK = 256 << 10
@@ -32,20 +35,13 @@ def require_end(path: str) -> None:
 
 
 def _blocks(address: str) -> Iterator[bytes]:
-    """Yield the bytes of a local file or a member of a tar, or raise SourceError."""
-    member = tar_member(address)
-    path = member.archive if member else address
-    try:
-        require_end(path)
-        with Path(path).open("rb", buffering=0) as stream:
-            stream.seek(member.offset if member else 0)
-            left = member.size if member else os.fstat(stream.fileno()).st_size
-            while left > 0 and (block := stream.read(min(left, BLOCK))):
-                yield block
-                left -= len(block)
-    except OSError as error:
-        raise SourceError(f"{shown_address(address)}: cannot be read ({error}).") from error
-    if member and left:
+    """Yield the bytes of a local file or a member of an archive, or raise SourceError."""
+    with open_file(address) as (read, size, _):
+        start = 0
+        while start < size and (block := read(start, BLOCK)):
+            yield block
+            start += len(block)
+    if start < size and archive_member(address):
         raise SourceError(f"{shown_address(address)}: the archive has changed since it was listed.")
 
 
@@ -82,7 +78,7 @@ def sample_digest(address: str) -> str:
         return _sampled(lambda first, count: data[first : first + count], len(data))
     if address.endswith(SIDECAR):
         return content_digest(address)
-    with _open_file(address) as (read, size, _):
+    with open_file(address) as (read, size, _):
         if size > _WHOLE:
             return _sampled(read, size)
     return content_digest(address)
@@ -99,22 +95,40 @@ def _sampled(read: Callable[[int, int], bytes], size: int) -> str:
 
 
 @contextmanager
-def _open_file(address: str) -> Iterator[tuple[Callable[[int, int], bytes], int, int]]:
-    """Yield a function that reads bytes of a local file or member of a tar, its size and time."""
-    member = tar_member(address)
+def open_file(address: str) -> Iterator[tuple[Callable[[int, int], bytes], int, int]]:
+    """Yield a function that reads bytes of a local file or a member, its size and its time."""
+    member = archive_member(address)
     path, start = (member.archive, member.offset) if member else (address, 0)
     try:
         require_end(path)
         with Path(path).open("rb", buffering=0) as stream:
             status, number = os.fstat(stream.fileno()), stream.fileno()
-            size = member.size if member else status.st_size
+            if member and start is None:
+                archive, names = _zip(path, status.st_mtime_ns)
+                info = names[member.name]
+                with archive.open(info) as packed:
+
+                    def read(at: int, count: int) -> bytes:
+                        packed.seek(at)
+                        return packed.read(count)
+
+                    yield read, info.file_size, status.st_mtime_ns
+                return
+            first, size = start or 0, member.size if member else status.st_size
             yield (
-                (lambda at, count: os.pread(number, min(count, size - at), start + at)),
+                (lambda at, count: os.pread(number, max(0, min(count, size - at)), first + at)),
                 size,
-                (status.st_mtime_ns),
+                status.st_mtime_ns,
             )
-    except OSError as error:
+    except (OSError, zlib.error, BadZipFile, EOFError, KeyError, NotImplementedError) as error:
         raise SourceError(f"{shown_address(address)}: cannot be read ({error}).") from error
+
+
+@lru_cache(maxsize=8)
+def _zip(path: str, _time: int) -> tuple[ZipFile, dict[str, ZipInfo]]:
+    """Return an open zip, which threads may read at the same time, and its members by name."""
+    archive = ZipFile(path)
+    return archive, {info.filename.replace("\\", "/"): info for info in archive.infolist()}
 
 
 def file_version(address: str) -> str:
@@ -126,11 +140,11 @@ def file_version(address: str) -> str:
     if address.endswith(SIDECAR):
         return content_digest(address)
     digest = xxhash.xxh3_128()
-    with _open_file(address) as (read, size, written):
+    with open_file(address) as (read, size, written):
         step = max(_SAMPLE, -(-size // _SAMPLES))
         for first in (*range(0, size, step), max(0, size - _SAMPLE)):
             digest.update(read(first, _SAMPLE))
-    time = "" if tar_member(address) else f"{written} ns, "
+    time = "" if archive_member(address) else f"{written} ns, "
     return f"{size} bytes, {time}{digest.hexdigest()}"
 
 
@@ -138,7 +152,7 @@ def file_states(addresses: Sequence[str]) -> int:
     """Return a number that changes when local files or archives are written, from their status."""
     states = []
     for part in (part for address in addresses for part in split_address(address)):
-        member = tar_member(part)
+        member = archive_member(part)
         with suppress(OSError):  # such as a file on a server
             status = os.stat(member.archive if member else part)  # noqa: PTH116 - of any name
             states.append((status.st_size, status.st_mtime_ns, status.st_ctime_ns))

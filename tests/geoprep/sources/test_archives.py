@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+import xxhash
 from helpers.archives import write_archive
 from helpers.web import served
 
@@ -13,6 +14,7 @@ from geoprep.errors import SourceError
 from geoprep.sources.archives import archive_in_place, local_pattern
 from geoprep.sources.local_copies import copy_path
 from geoprep.sources.own_images import images_and_labels
+from geoprep.storage.versions import content_digest, file_version, read_bytes
 
 SIGNED = "key=a%2Fb%3D&n=1+2"
 FILES = {
@@ -24,19 +26,35 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz", "a.zip"])
-def test_images_are_unpacked_from_any_archive_and_the_note_says_where(tmp_path, name):
+def test_images_of_any_archive_are_found_in_place_or_unpacked(tmp_path, name):
     write_archive(tmp_path / name, FILES)
     into = tmp_path / "s.zarr.source"
     images, note = local_pattern(f"{tmp_path / name}!/set/train/*_sat.jpg", into)
     found = images_and_labels([images])
     assert [scene.id for scene in found.scenes] == ["1_sat", "2_sat"]
     for scene, member in zip(found.scenes, ("1_sat", "2_sat"), strict=True):
-        assert Path(scene.image).read_bytes() == FILES[f"set/train/{member}.jpg"]
+        assert read_bytes(scene.image) == FILES[f"set/train/{member}.jpg"]
+        assert content_digest(scene.image) == xxhash.xxh3_128_hexdigest(read_bytes(scene.image))
+        assert f"{len(read_bytes(scene.image))} bytes" in file_version(scene.image)
     unpacked = copy_path(str(tmp_path / name), into).with_name(f"{name}.unpacked")
-    assert str(unpacked) in note
-    assert "4 files" in note
+    if name.endswith("gz"):
+        assert str(unpacked) in note
+        assert "4 files" in note
+    else:
+        assert not note
+        assert not into.exists()
     whole, _ = local_pattern(str(tmp_path / name), into)  # an archive by its name alone: any depth
     assert len(images_and_labels([whole]).scenes) == 3
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.zip"])
+@pytest.mark.parametrize("beside", ["a.tfw", "a.tif.aux.xml", "a.tif.msk", "r.gdb/a00.gdbtable"])
+def test_members_of_several_files_are_unpacked_with_them(tmp_path, name, beside):
+    write_archive(tmp_path / name, {"in/a.tif": b"image", f"in/{beside}": b"beside"})
+    images, note = local_pattern(f"{tmp_path / name}!/in/*.tif", tmp_path / "in")
+    (scene,) = images_and_labels([images]).scenes
+    assert Path(scene.image).with_name("in").parent.joinpath(beside).read_bytes() == b"beside"
+    assert "2 files" in note
 
 
 @pytest.mark.parametrize(
@@ -56,7 +74,7 @@ def test_a_zip_of_windows_has_folders(tmp_path):
     write_archive(tmp_path / "a.zip", {"set\\a.tif": b"x", "set\\deep\\b.tif": b"y", "set\\": b""})
     place, _ = local_pattern(f"{tmp_path / 'a.zip'}!/set/**/*.tif", tmp_path / "in")
     found = images_and_labels([place])
-    assert [Path(scene.image).read_bytes() for scene in found.scenes] == [b"x", b"y"]
+    assert [read_bytes(scene.image) for scene in found.scenes] == [b"x", b"y"]
     in_place = images_and_labels([archive_in_place(f"{tmp_path / 'a.zip'}!/set/*.tif")])
     assert [scene.id for scene in in_place.scenes] == ["a"]
 
@@ -73,8 +91,17 @@ def test_links_and_damage_are_refused(tmp_path):
         data = bytearray((tmp_path / name).read_bytes())
         data[len(data) // 3 : len(data) // 3 + 40] = bytes(40)
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(SourceError, match=r"damaged"):
-            local_pattern(str(tmp_path / name), tmp_path / "in")
+    with pytest.raises(SourceError, match=r"a.tar.gz: damaged"):
+        local_pattern(str(tmp_path / "a.tar.gz"), tmp_path / "in")
+    found = images_and_labels([local_pattern(f"{tmp_path}/a.zip!/**/*.jpg", tmp_path / "in")[0]])
+    whole, damaged = found.scenes  # a member that is damaged fails its scene
+    assert read_bytes(whole.image) == b"one"
+    with pytest.raises(SourceError, match=r"set/train/2_sat.jpg in .*a.zip: cannot be read"):
+        read_bytes(damaged.image)
+    data = (tmp_path / "a.zip").read_bytes()
+    (tmp_path / "a.zip").write_bytes(data[: len(data) // 2])
+    with pytest.raises(SourceError, match=r"a.zip: damaged"):
+        local_pattern(str(tmp_path / "a.zip"), tmp_path / "in")
     (tmp_path / "b.tar.gz").write_bytes(gzip.compress(b"no archive" * 100))
     with pytest.raises(SourceError, match=r"b.tar.gz"):
         local_pattern(str(tmp_path / "b.tar.gz"), tmp_path / "in")
@@ -109,7 +136,6 @@ def test_files_and_archives_are_downloaded_from_a_web_server_once(tmp_path, serv
         images, note = local_pattern(f"{address}/a.zip!/set/train/*_sat.jpg", into)
         assert len(images_and_labels([images]).scenes) == 2
         assert "downloaded to" in note
-        assert "unpacked into" in note
         roads, _ = local_pattern(f"{address}/roads.geojson", into)
         assert Path(roads).read_text() == "{}"
     assert sorted(gets) == ["/a.zip", "/roads.geojson"]
@@ -123,21 +149,24 @@ def test_archives_of_equal_names_are_not_mixed_up(tmp_path):
         (tmp_path / folder).mkdir()
         members = {"set/1.png": body, f"set/{folder}.png": body}
         write_archive(tmp_path / folder / "train.zip", members)
+        write_archive(tmp_path / folder / "train.tar.gz", members)
     into, unpacked = tmp_path / "in", []
-    for _ in range(2):
+    for suffix in ("zip", "tar.gz", "tar.gz"):
         found = {
             folder: local_pattern(
-                f"{tmp_path / folder}/train.zip!/set/1.png",
+                f"{tmp_path / folder}/train.{suffix}!/set/1.png",
                 into,
                 lambda *step: unpacked.append(step),
             )[0]
             for folder in ("images", "masks", "more")
         }
-    assert [Path(found[one]).read_bytes() for one in found] == [b"image", b"mask", b"more"]
+        scenes = {folder: images_and_labels([found[folder]]).scenes for folder in found}
+        read = {folder: [read_bytes(one.image) for one in scenes[folder]] for folder in found}
+        assert read == {"images": [b"image"], "masks": [b"mask"], "more": [b"more"]}
     assert len(unpacked) == 6, "each archive is unpacked once"
     both = images_and_labels([found["images"], found["more"]], found["masks"], masks=True)
     assert len({scene.image for scene in both.scenes}) == 2
-    assert all(Path(scene.label).read_bytes() == b"mask" for scene in both.scenes)
+    assert all(read_bytes(scene.label) == b"mask" for scene in both.scenes)
 
 
 def test_web_addresses_are_encoded_once(tmp_path, server):
