@@ -320,7 +320,9 @@ def _plain(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
     for info in tar:
         linked = info.issym() or info.islnk()
         odd = info.issparse() or not (info.isreg() or info.isdir())
-        check_member(archive, info.name, info.size, linked=linked, odd=odd)
+        if not (info.isdir() and info.name == "."):  # as `tar -C FOLDER .` writes it
+            check_member(archive, info.name, info.size, linked=linked, odd=odd)
+        info.name = PurePosixPath(info.name).as_posix()
         if info.isreg():
             yield info
     # `tarfile` takes a damaged or missing header for the end, whose mark are two blocks of zeros.

@@ -1,8 +1,10 @@
 """A plain tar is read where it lies; anything odd in an archive is refused by name."""
 
 import os
+import shutil
 import struct
 import tarfile
+from pathlib import Path
 
 import pytest
 from helpers.archives import write_tar
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from geoprep.errors import SourceError
 from geoprep.sources.archives import index_tar, is_compressed, members_of
+from geoprep.storage.versions import read_bytes
 
 IMAGE = "AOI_7_Moscow/PS-RGB/SN5_roads_train_AOI_7_Moscow_PS-RGB_chip1.tif"
 
@@ -34,6 +37,16 @@ def test_members_are_found_where_their_bytes_lie(tmp_path):
     raw = path.read_bytes()
     found = {name: raw[at : at + size] for name, (at, size) in index_tar(path).items()}
     assert found == contents
+
+
+@pytest.mark.parametrize("packed", ["tar", "gztar"])
+def test_a_tar_of_the_folder_itself_has_the_names_in_it(tmp_path, packed):
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / "deep" / "a.tif").write_bytes(b"image")
+    path = Path(shutil.make_archive(str(tmp_path / "x"), packed, tmp_path / "in"))
+    assert [*index_tar(path)] == ["deep/a.tif"]
+    (place,) = listed(path)
+    assert read_bytes(place) == b"image"
 
 
 @pytest.mark.parametrize("fmt", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
