@@ -155,6 +155,8 @@ class Setting:
     @property
     def range(self) -> str:
         """The valid range in words; empty if any number is valid."""
+        if self.bounds.keys() == {"least", "most"}:
+            return f"{self.bounds['least']:g} to {self.bounds['most']:g}"
         return " and ".join(f"{BOUNDS[name][0]} {bound:g}" for name, bound in self.bounds.items())
 
     def value(self, given: Any) -> Any:  # noqa: ANN401 - of YAML or Python, and of the field

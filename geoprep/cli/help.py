@@ -1,120 +1,32 @@
-"""Options of commands: sections of the help text, option names in error messages."""
+"""Options of commands, made from settings; their names in messages."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
 from dataclasses import MISSING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from geoprep.errors import GeoprepError, GeoprepWarning, spelled
+from geoprep.errors import spelled
 from geoprep.options import Setting
-from geoprep.texts import printable
 
-_ALL = f"{__name__}.all"
-"""Key of the context: whether the help lists all options."""
-RUN = "Run"
-"""Last section of the help text: options that do not change results."""
+if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
 
 
 class GroupedOption(click.Option):
-    """An option in a section of the help."""
+    """An option in a section of the help, with the valid range of its values."""
 
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:  # noqa: ANN401 - click's
+    def __init__(self, *args: Any, section: str, valid: str = "", **kwargs: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(*args, **kwargs)
-        self.section = section
+        self.section, self.valid = section, valid
 
-
-class GroupedCommand(click.Command):
-    """A command whose options are listed by section; ``--help`` lists the ``common`` ones only.
-
-    Parameters in backticks in errors are shown as options.
-    """
-
-    def __init__(self, *args: Any, common: Sequence[str] = (), **kwargs: Any) -> None:  # noqa: ANN401 - click's
-        super().__init__(*args, **kwargs)
-        self.common = tuple(common)
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters, with ``--help-all`` if there is more than ``--help`` lists."""
-        found = super().get_params(ctx)
-        if not self.common:
-            return found
-        every = click.Option(
-            ["--help-all"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            help="Show all options and exit.",
-            callback=_show_all,
-        )
-        return [*found, every]
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; name options instead of parameters in errors."""
-        try:
-            return super().parse_args(ctx, args)
-        except GeoprepError as error:
-            error.args = (name_options(str(error), ctx),)
-            raise
-
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - whatever the command returns
-        """Run the command; name options instead of parameters in its warnings and errors."""
-
-        def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:  # noqa: ANN401 - warnings'
-            if issubclass(category, GeoprepWarning):
-                click.echo(f"warning: {name_options(printable(str(message)), ctx)}", err=True)
-            else:
-                others(message, category, *rest)
-
-        with warnings.catch_warnings():
-            others = warnings.showwarning
-            warnings.simplefilter("always", GeoprepWarning)
-            warnings.showwarning = show  # type: ignore[assignment]  # passes the others on
-            try:
-                return super().invoke(ctx)
-            except GeoprepError as error:
-                error.args = (name_options(str(error), ctx),)
-                raise
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections in the order of their first option, those for running at the end."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        left_out = 0
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            listed = isinstance(parameter, click.Option) or hasattr(parameter, "section")
-            if record is not None and listed:
-                of_help = "--help" in parameter.opts or "--help-all" in parameter.opts
-                always = of_help or isinstance(parameter, click.Argument)
-                shown = always or parameter.name in self.common or ctx.meta.get(_ALL)
-                if self.common and not shown:
-                    left_out += 1
-                    continue
-                default = RUN if of_help else "Options"
-                section = getattr(parameter, "section", default)
-                names, text = record
-                sections.setdefault(section, []).append((names, name_options(text, ctx)))
-        if len(sections) == 1:
-            sections = {"Options": next(iter(sections.values()))}
-        elif RUN in sections:
-            sections[RUN] = sections.pop(RUN)
-        for name, rows in sections.items():
-            with formatter.section(name):
-                formatter.write_dl(rows)
-        if left_out:
-            formatter.write_paragraph()
-            formatter.write_text(f"{left_out} more options: {ctx.command_path} --help-all")
-
-
-def _show_all(ctx: click.Context, _option: click.Parameter, given: bool) -> None:
-    """Print the help with all options, and exit."""
-    if given:
-        ctx.meta[_ALL] = True
-        click.echo(ctx.get_help(), color=ctx.color)
-        ctx.exit()
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """Return what click writes in brackets: default and range."""
+        extra = super().get_help_extra(ctx)
+        if self.valid:
+            extra["range"] = self.valid
+        return extra
 
 
 def name_options(text: str, context: click.Context | None = None) -> str:
@@ -186,7 +98,7 @@ def parameter_of(setting: Setting, section: str) -> click.Parameter:
     """Return the argument or option of a setting, listed in a section of ``--help``."""
     if not setting.positional:
         names = [*setting.flag.split(), setting.name]
-        return GroupedOption(names, section=section, **click_keywords(setting))
+        return GroupedOption(names, section=section, valid=setting.range, **click_keywords(setting))
     return _Argument(
         [setting.name],
         type=_Value(setting),
