@@ -39,7 +39,11 @@ class CompareFiles:
     """Files: what is written, and the area."""
 
     out: Path | None = option(
-        *(None, "GeoPackage to write; the missing roads are written beside it as .osm.", "FILE"),
+        *(
+            None,
+            "GeoPackage to write; the missing roads are written beside it as .geojson.",
+            "FILE",
+        ),
         required=True,
     )
     overwrite: bool = overwrite_option()

@@ -148,14 +148,13 @@ class RoadNetwork:
         return RoadNetwork(self.graph, pyproj.CRS.from_user_input(crs).to_string())
 
     def to_file(self, path: StrPath, *, overwrite: bool = False) -> None:
-        """Write the network: .gpkg, .geojson, .graphml, .parquet or .osm; see `read_network`.
+        """Write the network: .gpkg, .geojson or .parquet; see `read_network`.
 
         Raises
         ------
         UsageError
-            The suffix is another one, the folder does not exist, the file exists and is not to be
-            overwritten, or the network is not
-            georeferenced and the file is .osm.
+            The suffix is another one, the folder does not exist, or the file exists and is not to
+            be overwritten.
         """
         from geoprep.roads.formats.files import write_network
 
@@ -211,10 +210,10 @@ def read_network(path: StrPath, *, layer: str | None = None) -> RoadNetwork:
     Parameters
     ----------
     path
-        .gpkg, .geojson, .graphml, .parquet, .shp or .fgb, as `vectorize` or another program wrote,
-        or OpenStreetMap data (.osm, .osm.pbf). Of files with road attributes, such as osmnx's, the
-        roads for cars, with speeds from ``speed_kph`` or their tags; a warning names the
-        assumption.
+        .gpkg, .geojson, .parquet, .shp or .fgb, as `vectorize` or another program wrote, .graphml
+        as of osmnx, or OpenStreetMap data (.osm, .osm.pbf). Of files with road attributes, such as
+        osmnx's, the roads for cars, with speeds from ``speed_kph`` or their tags; a warning names
+        the assumption.
     layer
         Layer of a file with several.
 

@@ -164,8 +164,8 @@ class PreviewArgument:
     """Options: what is drawn."""
 
     source: str = argument(
-        "Store, or its path or address; or a road network, or its file (.gpkg, .geojson, .graphml, "
-        ".parquet, .osm, or a SpaceNet table .csv); or a file of polygons (.gpkg, .geojson, "
+        "Store, or its path or address; or a road network, or its file (.gpkg, .geojson, .parquet, "
+        ".graphml, .osm, or a SpaceNet table .csv); or a file of polygons (.gpkg, .geojson, "
         ".parquet), coloured by their field class.",
         "STORE|FEATURES",
     )
@@ -202,10 +202,10 @@ def preview(
         The road network or the polygons cannot be read.
     """
     from geoprep.api.networks import RoadNetwork, draw_network
-    from geoprep.roads.names import NETWORK_SUFFIXES, TABLE_SUFFIX
+    from geoprep.roads.names import ROAD_SUFFIXES
 
-    given, drawn = made(PreviewOptions, {"out": out, **options}), (*NETWORK_SUFFIXES, TABLE_SUFFIX)
-    if isinstance(source, RoadNetwork) or os.fspath(source).endswith(drawn):
+    given = made(PreviewOptions, {"out": out, **options})
+    if isinstance(source, RoadNetwork) or os.fspath(source).endswith(ROAD_SUFFIXES):
         if given.scenes or given.level is not None:
             raise UsageError(
                 "`scenes` and `level` are for stores. Omit them for a road network or polygons"
@@ -217,7 +217,7 @@ def preview(
             overwrite=given.overwrite,
         )
     if given.over is not None:
-        formats = ", ".join(drawn)
+        formats = ", ".join(ROAD_SUFFIXES)
         raise UsageError(
             f"`over` {given.over} is for road networks and polygons ({formats}). Omit it"
         )

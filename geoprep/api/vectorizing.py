@@ -37,7 +37,7 @@ class VectorizeFile:
 
     out: Path | None = option(
         None,
-        "File to write; format by suffix: .gpkg, .geojson, .graphml, .parquet, .osm or .csv.",
+        "File to write; format by suffix: .gpkg, .geojson, .parquet or .csv.",
         "FILE",
         required=True,
     )

@@ -19,7 +19,7 @@ HELP = """Find traced roads that a map lacks, and roads of the map that no trace
 MAP is OpenStreetMap data, a label file or a road network; PROPOSAL is a road network such as
 `geoprep vectorize` writes. Parts of roads are compared, by distance and heading. The GeoPackage has
 the layers missing, unconfirmed, matched and joins, which QGIS opens with colours. The missing roads
-are written beside it as .osm, for review in JOSM. The map stays as it is.
+are written beside it as GeoJSON, for review in JOSM. The map stays as it is.
 
 \b
 geoprep compare map.osm.pbf city.gpkg --out changes.gpkg

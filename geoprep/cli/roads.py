@@ -36,13 +36,13 @@ HELP = """Turn predictions or masks of roads into a road network.
 
 RASTERS are predictions of geoprep predict, masks or probabilities of roads, or folders of them.
 Several rasters give one network, connected across their borders. The network has nodes, edges with
-their lines, speeds and travel times. GeoJSON is in longitude and latitude; GeoPackage, GraphML and
+their lines, speeds and travel times. GeoJSON is in longitude and latitude; GeoPackage and
 GeoParquet are in metres of a UTM zone.
 
 \b
 geoprep vectorize predictions/ --out city.gpkg                 QGIS opens it coloured by speed
 geoprep vectorize predictions/chip12.tif --out roads.geojson   longitude and latitude
-geoprep vectorize mask.png --pixel-size 1 --out roads.graphml  for networkx
+geoprep vectorize mask.png --pixel-size 1 --out roads.gpkg     in metres, without a CRS
 geoprep vectorize predictions/ --out roads.csv                 SpaceNet's table, image by image
 """
 

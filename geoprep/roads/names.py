@@ -8,10 +8,10 @@ from typing import Final
 
 VECTOR_SUFFIXES: Final = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".osm", ".pbf")
 """Files of lines that GDAL reads."""
-NETWORK_SUFFIXES: Final = (".gpkg", ".geojson", ".graphml", ".parquet", ".osm")
+NETWORK_SUFFIXES: Final = (".gpkg", ".geojson", ".parquet")
 """Formats that networks are written in."""
 TABLE_SUFFIX: Final = ".csv"
-READ_SUFFIXES: Final = tuple(dict.fromkeys((*NETWORK_SUFFIXES, *VECTOR_SUFFIXES)))
+READ_SUFFIXES: Final = tuple(dict.fromkeys((*NETWORK_SUFFIXES, ".graphml", *VECTOR_SUFFIXES)))
 """Formats that networks are read from."""
 ROAD_SUFFIXES: Final = (*READ_SUFFIXES, TABLE_SUFFIX)
 GEOTIFF_SUFFIXES: Final = (".tif", ".tiff")

@@ -52,7 +52,7 @@ CASES = [
      "--out", "out"),
     *(
         ("vectorize", "in/mask.tif", "--out", f"out/a{x}")
-        for x in (".gpkg", ".geojson", ".graphml", ".parquet", ".osm", ".csv")
+        for x in (".gpkg", ".geojson", ".parquet", ".csv")
     ),
 ]  # fmt: skip
 
@@ -61,7 +61,7 @@ MORE = [
     ("preview", ROADS, "--over", "in/a.png", "--out", "out/a.png"),
     ("score", "--truth", "in/roads.csv", "--proposal", "in/roads.csv", "--pixel-size", "1",
      "--csv", "out/a.csv"),
-    ("compare", "in/city.osm", ROADS, "--out", "out/city.gpkg"),
+    ("compare", "in/city.geojson", ROADS, "--out", "out/city.gpkg"),
     ("predict", "in/run", "in/a.tif", *TINY, "--area", "in/area.gpkg", "--out", "out",
      "--polygons", "out/p.gpkg"),
     ("fit", "in/s.zarr", *QUICK, "--init-from", "in/run", "--out", "out"),
@@ -108,7 +108,7 @@ def inputs(tmp_path_factory, short_runs):
         area = geopandas.GeoDataFrame(geometry=[shapely.box(*file.bounds)], crs=file.crs)
     area.to_file(folder / "area.gpkg")
     geoprep.vectorize(folder / "mask.tif", out=folder / "roads.csv", progress=False)
-    geoprep.vectorize(folder / "mask.tif", out=folder / "city.osm", progress=False)
+    geoprep.vectorize(folder / "mask.tif", out=folder / "city.geojson", progress=False)
     (folder / "config.yaml").write_text("epochs: 1\n")
     geoprep.synthesize("moscow", scenes=2, size=128, out=folder, progress=False)
     return folder

@@ -35,7 +35,7 @@ BUILD = {"city": "moscow", "tile": 64, "levels": 2, "shard_tiles": 4, "rescale":
 MODEL = "helpers.tiny:normed"
 RUN = f"--model {MODEL} --device cpu --precision fp32 --compile off --threads 1 --crop 32 "
 RUN += "--batch-size 4 --lr 1e-2 --ema 0.8 --seed 3 --pictures 0"
-NETWORKS = ("roads.gpkg", "roads.geojson", "roads.graphml")
+NETWORKS = ("roads.gpkg", "roads.geojson")
 
 
 def record() -> None:

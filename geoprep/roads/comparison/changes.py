@@ -82,7 +82,7 @@ class RoadChanges:
         return table.rename_axis("highway")
 
     def to_file(self, path: StrPath, *, overwrite: bool = False) -> None:
-        """Write a GeoPackage with styles, and the missing roads beside it as .osm for JOSM.
+        """Write a GeoPackage with styles, and the missing roads beside it as GeoJSON for JOSM.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class RoadChanges:
             overwritten.
         """
         check_outputs(*changes_files(path), overwrite=overwrite)
-        beside = Path(path).with_suffix(".osm")
+        beside = Path(path).with_suffix(".geojson")
         with replaced(Path(path)) as partial:
             for layer in _COLOURS:
                 write_layer(getattr(self, layer), partial, layer, "LineString")
@@ -109,7 +109,7 @@ class RoadChanges:
 def changes_files(path: StrPath) -> list[Path]:
     """Return the files of changes: a GeoPackage, and roads beside it; UsageError: the suffix."""
     require_suffix(Path(path), ".gpkg")
-    return [Path(path), Path(path).with_suffix(".osm")]
+    return [Path(path), Path(path).with_suffix(".geojson")]
 
 
 def compare_networks(

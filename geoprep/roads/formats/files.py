@@ -20,8 +20,7 @@ from geoprep.labels.attributes import names_roads
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.vector_names import GEOJSON_SUFFIXES, OSM_SUFFIXES
 from geoprep.outputs import require_suffix
-from geoprep.roads.formats.graphs import open_graphml, write_graphml
-from geoprep.roads.formats.osm import read_if_written_here, write_osm
+from geoprep.roads.formats.graphs import open_graphml
 from geoprep.roads.formats.style import style_row
 from geoprep.roads.formats.table import (
     READ_COLUMNS,
@@ -56,18 +55,12 @@ def write_network(network: RoadGraph, path: str | os.PathLike[str]) -> None:
     """Write a network to a file, which appears complete or not at all.
 
     The suffix says the format: ``.gpkg`` (layers ``edges`` and ``nodes``, with a style by speed
-    that QGIS applies), ``.geojson`` (longitude and latitude), ``.graphml``, ``.parquet``
-    (GeoParquet) or ``.osm`` (OpenStreetMap). Unknown values are null; speeds are rounded to 0.001
-    mph.
+    that QGIS applies), ``.geojson`` (longitude and latitude) or ``.parquet`` (GeoParquet). Unknown
+    values are null; speeds are rounded to 0.001 mph.
     """
     path = Path(path)
     require_suffix(path, *NETWORK_SUFFIXES)
     check_network(network, str(path))
-    if path.suffix.lower() in OSM_SUFFIXES and network.crs is None:
-        raise UsageError(
-            f"{path}: the road network is not georeferenced, and OpenStreetMap data has longitude "
-            "and latitude. Write a .gpkg file"
-        )
     with replaced(path) as partial:
         _WRITERS[path.suffix.lower()](network, partial)
 
@@ -155,9 +148,7 @@ def _write_parquet(network: RoadGraph, path: Path) -> None:
 _WRITERS: Final[dict[str, Callable[[RoadGraph, Path], None]]] = {
     ".gpkg": _write_geopackage,
     ".geojson": _write_geojson,
-    ".graphml": write_graphml,
     ".parquet": _write_parquet,
-    ".osm": write_osm,
 }
 
 
@@ -209,9 +200,7 @@ def read_if_network(path: Path, layer: str | None = None) -> RoadGraph | None:
     attributes such as ``highway``. The layer counts if the file has one of this name.
     """
     suffix = path.suffix.lower()
-    if suffix in OSM_SUFFIXES:
-        return read_if_written_here(path, layer)
-    if suffix not in READ_SUFFIXES:
+    if suffix in OSM_SUFFIXES or suffix not in READ_SUFFIXES:
         return None
     try:
         file = _opened(path)

@@ -1,20 +1,18 @@
-"""Road networks as graphs of networkx, and as GraphML."""
+"""Road networks as graphs of networkx, and read from GraphML."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyproj
 import shapely
 
 from geoprep.errors import SourceError
-from geoprep.roads.formats.table import edge_frame
-from geoprep.roads.network import RoadGraph
 
 if TYPE_CHECKING:
     import networkx
+    import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
 
@@ -34,22 +32,8 @@ def multigraph(
     return graph
 
 
-def write_graphml(network: RoadGraph, path: Path) -> None:
-    """Write GraphML, with geometry as WKT and without attributes that are unknown."""
-    import networkx as nx
-
-    lines = shapely.to_wkt(network.lines, rounding_precision=-1)
-    edges = edge_frame(network, rounded=True).drop(columns="geometry").assign(geometry=lines)
-    edges.insert(0, "edge", np.arange(len(edges)))
-    graph = multigraph(network.nodes, network.ends, edges, network.crs or "")
-    for _, _, data in graph.edges(data=True):
-        for name in [name for name, value in data.items() if value is None or value != value]:
-            del data[name]
-    nx.write_graphml(graph, path)
-
-
 def open_graphml(path: Path) -> VectorFile:
-    """Return the edges of a GraphML file that `write_graphml` or osmnx wrote, as a layer of lines.
+    """Return the edges of a GraphML file that osmnx wrote, as a layer of lines.
 
     An edge without a geometry is the straight line between its nodes.
     """
@@ -62,7 +46,7 @@ def open_graphml(path: Path) -> VectorFile:
 
     try:
         graph = nx.read_graphml(path, force_multigraph=True)
-        edges = sorted(graph.edges(data=True), key=lambda edge: edge[2].get("edge", 0))
+        edges = graph.edges(data=True)
         lines = [
             shapely.from_wkt(data["geometry"])
             if "geometry" in data

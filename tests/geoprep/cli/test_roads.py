@@ -63,7 +63,7 @@ def test_a_table_has_the_pixels_of_the_predicted_image(predictions, tmp_path, ge
             "nowhere: no such file or folder; check",
         ),
         (("vectorize", ".", "--out", "x.shp"), "x.shp: use a name that ends in .gpkg"),
-        (("vectorize", ".", "--out", "x.shp"), ".geojson, .graphml, .parquet, .osm, .csv"),
+        (("vectorize", ".", "--out", "x.shp"), ".geojson, .parquet, .csv"),
         (("preview", "nowhere.gpkg"), "nowhere.gpkg: no such file"),
         (("preview", "nowhere.gpkg", "--scene", "chip1"), "--scene and --level are for stores"),
         (("preview", "a.zarr", "--over", "x.tif"), "--over x.tif is for road networks"),

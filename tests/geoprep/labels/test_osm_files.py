@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import shapely
+from helpers.roads import degree_counts
 
 from geoprep.errors import LabelError
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.osm_files import AREA, LOST, SHORTENED
 from geoprep.labels.road_files import RoadFile
 from geoprep.labels.vector_labels import read_road_table
+from geoprep.roads.formats.files import read_if_network, read_network
 
 PRIMARY = {"highway": "primary"}
 SCENE = (37.0, 55.0, 37.1, 55.1)
@@ -123,3 +125,30 @@ def test_a_damaged_document_is_named(tmp_path):
     path.write_text(f'<osm version="0.6">{NODES}{node(1)}{way(9, [1, 2])}</osm>')
     with pytest.raises(LabelError, match=r"town\.osm: not readable as a vector file.*UNIQUE"):
         read_road_table(path, SpeedRule())
+
+
+EXTRACT = """<osm version="0.6">
+<node id="1" lat="55" lon="37"/><node id="2" lat="55.001" lon="37"/>
+<node id="3" lat="55.002" lon="37"/><node id="4" lat="55.001" lon="37.001"/>
+<way id="1"><nd ref="1"/><nd ref="2"/><nd ref="3"/><tag k="highway" v="primary"/>
+ <tag k="lanes" v="4"/><tag k="maxspeed" v="60"/></way>
+<way id="2"><nd ref="2"/><nd ref="4"/><tag k="highway" v="track"/><tag k="surface" v="dirt"/></way>
+<way id="3"><nd ref="3"/><nd ref="4"/><tag k="highway" v="footway"/></way>
+<way id="4"><nd ref="1"/><nd ref="4"/><tag k="waterway" v="river"/></way>
+<way id="5"><nd ref="1"/><nd ref="2"/><nd ref="4"/><nd ref="1"/><tag k="landuse" v="forest"/></way>
+</osm>"""
+
+
+def test_extracts_are_labels_with_speeds_from_tags(tmp_path):
+    path = tmp_path / "town.osm"
+    path.write_text(EXTRACT)
+    assert None is read_if_network(path)
+    assert degree_counts(read_network(path)) == {1: 3, 3: 1}
+    table = read_road_table(path, SpeedRule())
+    assert table.mph[:2].tolist() == [55, 15]
+    assert np.isnan(table.mph[2:]).all()
+    rule = SpeedRule(speed_field="maxspeed", speed_unit="kmh", where="lanes = '4'")
+    mph = read_road_table(path.read_bytes(), rule, path.name).mph
+    assert mph == pytest.approx([37.28], abs=0.01)
+    areas = SpeedRule(layer="multipolygons", where="landuse = 'forest'")
+    assert shapely.get_type_id(read_road_table(path, areas).lines).tolist() == [3]

@@ -98,9 +98,8 @@ def test_files_for_qgis_and_josm(tmp_path):
     assert "spread" in ran.output
     document = json.loads(CliRunner().invoke(cli, [*words, "--json", "--overwrite"]).output)
     assert document["km"]["all"]["missing"] == pytest.approx(0.4, abs=0.01)
-    missing = geoprep.read_network(tmp_path / "c.osm")
+    missing = geoprep.read_network(tmp_path / "c.geojson")
     assert missing.length_km == pytest.approx(0.4, abs=0.01)
-    assert "<tag k='source' v='geoprep'/>" in (tmp_path / "c.osm").read_text()
     with sqlite3.connect(tmp_path / "c.gpkg") as database:
         layers = {name for (name,) in database.execute("SELECT f_table_name FROM layer_styles")}
         ((mean,), *_) = database.execute("SELECT confidence_mean FROM missing")

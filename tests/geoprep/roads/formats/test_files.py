@@ -12,7 +12,7 @@ import pyogrio
 import pytest
 import shapely
 import shapely.affinity
-from helpers.roads import mixed_network, network
+from helpers.roads import degree_counts, mixed_network, network
 
 from geoprep.errors import SourceError, UsageError
 from geoprep.labels.road_files import read_roads
@@ -20,7 +20,7 @@ from geoprep.roads.formats.files import read_if_network, read_network, write_net
 from geoprep.roads.network import RoadGraph
 from geoprep.sources.own_images import images_and_labels
 
-SUFFIXES = [".gpkg", ".geojson", ".graphml", ".parquet"]
+SUFFIXES = [".gpkg", ".geojson", ".parquet"]
 
 
 def some(crs="EPSG:32737") -> RoadGraph:
@@ -206,6 +206,29 @@ def test_roads_drawn_in_qgis_without_node_numbers_are_joined(tmp_path):
     assert sorted(back.length_m.round(2)) == pytest.approx([50, 50, np.hypot(50, 80), 100], abs=0.1)
     assert len(back.nodes) == 5
     assert sorted(back.speed_mph) == [10, 20, 20, 30]
+
+
+def test_a_network_that_josm_saved_is_read_with_its_edits(tmp_path):
+    """JOSM writes tags as text, and drops those that are null; here with a type and a new road."""
+    path = tmp_path / "roads.geojson"
+    write_network(replace(some(), confidence=np.full((4, 2), 0.75)), path)
+    document = json.loads(path.read_text())
+    for feature in document["features"]:
+        given = feature["properties"].items()
+        feature["properties"] = {key: str(value) for key, value in given if value is not None}
+    first = document["features"][0]
+    first["properties"]["highway"] = "residential"
+    (lon, lat), _ = first["geometry"]["coordinates"]
+    line = {"type": "LineString", "coordinates": [[lon, lat], [lon, lat + 0.001]]}
+    drawn = {"type": "Feature", "properties": {"highway": "track"}, "geometry": line}
+    document["features"].append(drawn)
+    path.write_text(json.dumps(document))
+    back, made = read_network(path), some()
+    assert len(back.lines) == len(made.lines) + 1
+    assert np.allclose(back.speed_mph, [*made.speed_mph, np.nan], equal_nan=True)
+    assert back.confidence[:4] == pytest.approx(np.full((4, 2), 0.75))
+    assert back.attributes["highway"].tolist() == ["residential", None, None, None, "track"]
+    assert degree_counts(back) == {1: 1, 2: 1, 3: 1, 4: 1}
 
 
 def test_a_gap_closed_by_moving_an_end_onto_another_is_closed(tmp_path):

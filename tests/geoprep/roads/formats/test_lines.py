@@ -69,7 +69,7 @@ def test_tags_and_both_speeds_are_read_and_written(tmp_path):
     network = form(
         there, [30, 40, 30], highway=["primary", "primary", None], layer=["1", "1", None]
     )
-    for suffix in (".gpkg", ".geojson", ".graphml", ".parquet"):
+    for suffix in (".gpkg", ".geojson", ".parquet"):
         write_network(network, tmp_path / f"roads{suffix}")
         network = read_if_network(tmp_path / f"roads{suffix}")
         (road,) = np.flatnonzero(network.speed_mph == 40)

@@ -205,7 +205,7 @@ def test_a_network_always_has_its_own_speeds(town):
         assert one.apls_time.score == pytest.approx(0, abs=1e-3)  # every path takes twice as long
 
 
-@pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".graphml", ".parquet"])
+@pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".parquet"])
 def test_a_folder_of_networks_in_any_format_is_matched_by_name(town, suffix):
     folder = town / "networks"
     folder.mkdir()

@@ -42,7 +42,7 @@ def test_roads_of_distant_rasters_have_their_own_lengths(tmp_path):
     assert made.travel_time_s == pytest.approx(made.length_m / (30 * 0.44704))
     middles = shapely.get_coordinates(shapely.centroid(lonlat(made)))
     assert np.abs(np.sort(middles, axis=0) - np.sort(places, axis=0)).max() < 0.02
-    for suffix in (".gpkg", ".geojson", ".graphml"):
+    for suffix in (".gpkg", ".geojson", ".parquet"):
         write_network(made, tmp_path / f"city{suffix}")
         again = read_network(tmp_path / f"city{suffix}")
         assert sorted(again.length_m) == pytest.approx(sorted(made.length_m), rel=1e-3)
