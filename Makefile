@@ -37,7 +37,7 @@ endef
 .SECONDARY:
 
 demo: .venv/.core
-	@echo 'The demo takes one to four minutes on two cores. Training says after its first steps how long it takes here.'
+	@echo 'The demo takes one to four minutes on two cores.'
 	.venv/bin/geoprep synth --city moscow --scenes $(SCENES) --size $(SIZE) --out $(DEMO)/data
 	.venv/bin/geoprep build-zarr --city moscow --source $(DEMO)/data --tile $(TILE) --levels 3 --out $(DEMO)/moscow.zarr
 	.venv/bin/geoprep verify $(DEMO)/moscow.zarr

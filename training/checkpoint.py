@@ -62,7 +62,9 @@ class RunProgress:
     labelled: float = 0.0
     """Number of these pixels; of weighted classes the sum of their weights."""
     seconds: float = 0.0
-    """Wall time of training, over all starts."""
+    """Wall time of the run with its validations, over all starts."""
+    time_over: float = 0.0
+    """Seconds of ``time`` that are over; 0 before the end of a run with one."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """Rows of metrics.csv, one per epoch."""
     labels: str = ""

@@ -5,6 +5,7 @@ geoprep fit moscow.zarr                        with defaults, into runs/moscow
 geoprep fit moscow.zarr mumbai.zarr --epochs 60 --out runs/both
 geoprep fit moscow.zarr --config run.yaml --lr 2e-4      options override the file
 geoprep fit --resume runs/moscow               continue a stopped run
+geoprep fit moscow.zarr --time 20m              for 20 minutes, whatever the machine
 geoprep fit moscow.zarr --stages 325@256:20,650@512:10   small crops first, then large
 geoprep fit moscow.zarr --plan                 memory, steps and time of a run, not started
 geoprep fit moscow.zarr --profile              time breakdown of a step
@@ -30,9 +31,9 @@ metrics.csv, curves.png, config.yaml (for --config), tensorboard/ and pictures/ 
 epoch. Ctrl-C saves the run and prints how to resume it.
 """
 _COMMON = (
-    *("stores", "bands", "level", "residency", "batch_size", "crop", "model", "init_from"),
-    *("targets", "class_weights", "epochs", "lr", "seed", "device", "precision", "out", "resume"),
-    *("overwrite", "plan", "config"),
+    *("stores", "bands", "level", "batch_size", "crop", "model", "init_from", "targets", "loss"),
+    *("epochs", "time", "lr", "seed", "device", "precision", "out", "resume", "overwrite"),
+    *("plan", "config"),
 )
 COMMAND = Command(
     *("fit", SECTIONS, __doc__, CLOSING),

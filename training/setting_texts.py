@@ -35,9 +35,14 @@ class Stage:
     epochs: int
 
     def __str__(self) -> str:
+        return f"{counted(self.epochs, 'epoch')} of {self.samples}"
+
+    @property
+    def samples(self) -> str:
+        """Size and level of the samples, as text."""
         size = "whole tiles" if self.crop is None else f"crops of {self.crop}"
         level = "the finest level" if self.level is None else f"level {self.level}"
-        return f"{counted(self.epochs, 'epoch')} of {size} at {level}"
+        return f"{size} at {level}"
 
 
 def parse_stages(text: str) -> tuple[Stage, ...]:

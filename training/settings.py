@@ -7,6 +7,7 @@ This is the only place for defaults. A setting has one name: ``--batch-size`` on
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -188,8 +189,8 @@ class OptimizerConfig:
     )
     time: str | None = option(
         None,
-        "Train for at most this long, such as 3m or 2h: the first steps are timed, and fix the "
-        "number of epochs once, also for a resumed run.",
+        "Train for this long, such as 3m or 2h, in place of --epochs: the learning rate follows "
+        "the clock, and the last validation is in it. A resumed run takes what is left.",
         "TIME",
         check=parse_duration,
     )
@@ -342,12 +343,22 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
     @property
     def ends(self) -> tuple[int, ...]:
         """Number of epochs that are done at the end of each stage; the last is the run's total."""
+        if self.time is not None:
+            return (sys.maxsize,)
         return tuple(accumulate(stage.epochs for stage in self.all_stages))
 
     @property
     def length(self) -> float:
-        """Number of epochs of the run; the last may be a fraction."""
+        """Number of epochs of the run; the last may be a fraction; infinity with ``time``."""
+        if self.time is not None:
+            return math.inf
         return self.ends[-1] if self.stages is not None else self.epochs
+
+    def is_finished(self, epochs: int, time_over: float) -> bool:
+        """Return whether a run is finished after so many epochs, or seconds of its ``time``."""
+        if self.time is not None:
+            return time_over >= parse_duration(self.time)
+        return epochs >= self.length
 
     def validates(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 1, ends with a validation."""

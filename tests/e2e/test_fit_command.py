@@ -132,6 +132,39 @@ def test_ranks_stopped_by_a_signal_resume_exactly(store, tmp_path, ranks):
     assert len(column(tmp_path / "parts", "loss")) == 2
 
 
+TIMED = """
+import json, os, sys
+from training.fit import main
+from training.run import timing, trainer
+
+seconds, rates, step = [0.0], [], trainer.train_step
+
+
+def timed(module, batches, state, *given):
+    seconds[0] += 1.0 + int(os.environ["RANK"])
+    rates.append(state.rate)
+    return step(module, batches, state, *given)
+
+
+timing._now, trainer.train_step = lambda: seconds[0], timed
+assert main(sys.argv[1:]) == 0
+print(json.dumps(rates))
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_follow_the_clock_of_the_slower(store, tmp_path, forks):
+    """Its steps take two seconds, those of the first rank one."""
+    common = (str(store), "--model", "helpers.tiny:normed", *ONE, *SAMPLES, "--batch-size", "2")
+    words = ("-c", TIMED, *common, "--time", "40s", "--out", "timed")
+    ended = run_ranks(forks, words, (tmp_path, tmp_path))
+    assert [one.returncode for one in ended] == [0, 0], ended[0].stderr + ended[1].stderr
+    one, other = (json.loads(rank.stdout.splitlines()[-1]) for rank in ended)
+    assert one == other
+    assert 18 <= len(one) <= 20
+    assert one[-1] < max(one) / 100, "the schedule ends with the time"
+
+
 @pytest.mark.slow
 def test_one_rank_reads_the_checkpoint_for_all(store, tmp_path, here, ranks):
     """As on two machines: the disk of the second rank has no run."""

@@ -22,7 +22,6 @@ from training.run.report import duration
 from training.run.step import StepState, train_step
 from training.run.timing import StepTimer, epoch_seconds, epochs_within
 from training.run.trainer import Trainer
-from training.setting_texts import parse_duration
 
 
 def time_step(run: Trainer) -> float:
@@ -55,7 +54,7 @@ def planned(run: Trainer) -> Iterator[str]:
     yield f"an epoch takes {duration(epoch)}, its validation {duration(validated)}"
     end = run.epochs
     if config.time:
-        end = min(end, run.done + epochs_within(parse_duration(config.time), step, *given))
+        end = run.done + epochs_within(run.clock.total - run.clock.used, step, *given)
     # Of each stage: side of its tiles, samples of a tile and epoch, and the pixels of these.
     work = []
     for stage in config.all_stages:

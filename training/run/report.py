@@ -171,10 +171,10 @@ class Report:
 
     def epoch(
         self,
+        title: str,
         row: Mapping[str, Any],
         results: Mapping[str, float],
         history: Sequence[Mapping[str, Any]],
-        epochs: int,
         *,
         best: bool,
     ) -> None:
@@ -182,7 +182,7 @@ class Report:
         self._scalars("epoch", {"loss": row["loss"]}, row["step"])
         self._scalars("val", results, row["step"])
         shown = {"val_loss": "val", **SCORES}
-        parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['loss']:.4f}"]
+        parts = [title, f"loss {row['loss']:.4f}"]
         parts += [
             f"{label} {row[name]:.3f}"
             for name, label in shown.items()

@@ -51,10 +51,10 @@ def start_run(
         resume = given.get("resume")
         saved = None if resume is None else on_rank_zero(lambda: _load(Path(resume)))
         config, notes = _settings(given, saved)
-        done = 0 if saved is None else RunProgress.from_plain(saved.progress).epoch
-        if done >= config.ends[-1]:
+        done = RunProgress() if saved is None else RunProgress.from_plain(saved.progress)
+        if config.is_finished(done.epoch, done.time_over):
             if is_rank_zero():
-                print(spell(_finished(config, done)))
+                print(spell(_finished(config, done.epoch)))
             return 0
         folder = folder_of(config)
         with RunLock(folder) as lock, StopSignals() as stop:
@@ -165,8 +165,10 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
             raise UsageError(f"`init_from` and `{other}` both set the weights: give one of them")
     if given.get("fold") and given.get("folds") is None and saved is None:
         raise UsageError(f"`fold` {given['fold']} needs `folds`, the number of folds")
-    if given.get("time") and (given.get("stages") or (saved and saved.config.get("stages"))):
-        raise UsageError("`time` fixes the number of `epochs`: leave out `stages`")
+    stages = given.get("stages") or (saved and saved.config.get("stages"))
+    if given.get("time") and (stages or given.get("epochs", Config.epochs) != Config.epochs):
+        other = "stages" if stages else "epochs"
+        raise UsageError(f"`time` and `{other}` both say how long to train: give one of them")
     for name in ("level", "crop", "epochs") if given.get("stages") else ():
         if given.get(name, getattr(Config, name)) != getattr(Config, name):
             raise UsageError(f"`stages` has its own levels, crops and epochs: leave out `{name}`")
@@ -174,6 +176,10 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
         return Config.from_flat(given), []
     bands = ",".join(saved.info.bands)  # by name: their order in a store may have changed
     before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
+    if "time" in given:
+        before["epochs"] = Config.epochs
+    elif given.keys() & {"epochs", "stages"}:
+        before["time"] = None
     # As before, whatever the stores and the device are now.
     given = {k: v for k, v in given.items() if (k, v) not in _CHOSEN}
     notes = list(
@@ -196,6 +202,7 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
 def _finished(config: Config, done: int) -> str:
     """Return a message for a run that is finished after so many epochs."""
     longer = "`stages` with more epochs" if config.stages else f"`epochs` {2 * done}"
+    longer = "a longer `time`" if config.time else longer
     return (
         f"{config.resume} is finished, with {counted(done, 'epoch')}: nothing to do. To train "
         f"longer, add {longer} (which changes the learning rate schedule), or start a new run "
@@ -287,7 +294,8 @@ def _header(run: Trainer, why: str, allocator: str) -> Iterator[tuple[str, str]]
     yield "run", f"{run.folder}, {'new' if not progress.step else 'resumed at ' + begun}"
     yield "data", ", ".join(store.location for store in run.stores)
     yield "", _tiles(run)
-    yield "stages", "; ".join(map(str, stages))
+    timed = run.config.time and f"{run.config.time} of {stages[0].samples}"
+    yield "stages", timed or "; ".join(map(str, stages))
     yield "samples", _samples(run)
     yield "model", _model(run)
     if why:
@@ -361,9 +369,9 @@ def _model(run: Trainer) -> str:
 def _training(run: Trainer) -> str:
     config = run.config
     averaged = f", averaged weights (decay {config.ema:g})" if config.ema else ""
-    most = f"{config.time}, at most " if config.time else ""
+    length = config.time or counted(run.epochs, "epoch")
     loss: str = getattr(run.trainable.loss, "name", type(run.trainable.loss).__name__)
     return (
         f"{loss}; {config.optimizer}, {config.schedule} up to {config.lr:g}, "
-        f"{most}{counted(run.epochs, 'epoch')}{averaged}; seed {config.seed}"
+        f"{length}{averaged}; seed {config.seed}"
     )

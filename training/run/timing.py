@@ -1,11 +1,91 @@
-"""Timed steps: of a run with `time`, for its plan and its profile."""
+"""Time: the clock of a run, timed steps, and what they tell of epochs."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
+import torch
+
 from loaders import BatchLoader
+from training.engine.distributed import max_over_ranks
+from training.setting_texts import parse_duration
+
+
+class Clock:
+    """The seconds that a run has used over all its starts, and those that ``time`` gives it.
+
+    All ranks read the time of the slowest one, so that they decide alike.
+
+    Attributes
+    ----------
+    total, used
+        Seconds of ``time``, without one infinity; those that are used, when last read.
+    step
+        Mean seconds of a step of this epoch; 0 until two were taken.
+    steps_per_validation
+        Estimate of the steps that take as long as a validation, until one was measured.
+    """
+
+    def __init__(self, time: str | None, before: float) -> None:
+        self.total = math.inf if time is None else parse_duration(time)
+        self.used, self.step, self.steps_per_validation = before, 0.0, 0.0
+        self._began, self._validation = _now() - before, math.nan
+        self._reads, self._unmeasured = 0, 2  # the first step of a start compiles
+
+    def now(self) -> float:
+        """Return the seconds that this rank has used."""
+        return _now() - self._began
+
+    def read(self) -> float:
+        """Read the seconds that are used; return those since it was read last."""
+        before = self.used
+        (self.used,) = max_over_ranks([self.now()], torch.device("cpu"))
+        return self.used - before
+
+    def between_steps(self) -> None:
+        """Read the clock before the first step of an epoch, or after a step."""
+        self.read()
+        self._reads += 1
+        if self._reads <= self._unmeasured:
+            self._first = self.used
+        else:
+            self.step = (self.used - self._first) / (self._reads - self._unmeasured)
+
+    def after_validation(self) -> None:
+        """Read the clock after a validation that began with the last reading."""
+        self._validation = self.read()
+
+    def next_epoch(self) -> None:
+        """Take the mean of steps anew."""
+        self._reads, self._unmeasured = 0, 1
+
+    @property
+    def validation(self) -> float:
+        """Seconds of a validation."""
+        measured, estimate = self._validation, self.step * self.steps_per_validation
+        return estimate if math.isnan(measured) else measured
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left for steps; a validation follows them."""
+        return self.total - self.validation - self.used
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no time is left for a further step and a validation."""
+        return self.left < self.step
+
+    @property
+    def share(self) -> float:
+        """Share of the time for steps that is used after the next one."""
+        used, least = self.used + self.step, 1e-9
+        return min(1.0, max(used, least) / max(self.total - self.validation, least))
+
+
+def _now() -> float:
+    return time.monotonic()
 
 
 class StepTimer:
@@ -57,7 +137,7 @@ def epoch_seconds(
 def epochs_within(
     seconds: float, step: float, loader: BatchLoader, validation: BatchLoader | None, every: int
 ) -> float:
-    """Return the epochs, each validated, that some seconds allow at so many per step."""
+    """Return about how many epochs, each validated, some seconds allow at so many per step."""
     epoch, validated = epoch_seconds(step, loader, validation, every)
     whole, rest = divmod(max(seconds, 0.0), epoch + validated)
     return max(whole + max(rest - validated, 0.0) / epoch, step / epoch)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from geoprep.errors import UsageError
 from geoprep.store.reader import StoreReader
 from geoprep.texts import counted
 from loaders import BatchLoader, is_distributed, this_rank
@@ -34,7 +35,7 @@ from training.process import RunStopped, StopSignals
 from training.run.captured import CapturedStep
 from training.run.parts import info_of, labels_of, load_stage, make_trainable, resume_within
 from training.run.pretrained import load_encoder_weights, load_initial_weights
-from training.run.report import Pace, Report, duration
+from training.run.report import Pace, Report
 from training.run.step import (
     StepResult,
     StepState,
@@ -43,8 +44,8 @@ from training.run.step import (
     learning_rate,
     train_step,
 )
-from training.run.timing import StepTimer, epochs_within
-from training.setting_texts import parse_duration, parse_interval
+from training.run.timing import Clock, StepTimer, epoch_seconds, epochs_within
+from training.setting_texts import parse_interval
 from training.settings import Config
 
 PARTS = ("loss", "main", "dice")
@@ -63,6 +64,8 @@ class Trainer:
         Optimizer and averaged weights.
     progress, position
         Counters, and the samples of the epoch that all ranks have passed.
+    clock, epochs
+        The time that is used; the number of epochs, with ``time`` a forecast by the clock.
     initial
         Line on the initial weights; empty in a resumed run.
     """
@@ -84,6 +87,7 @@ class Trainer:
         self.config, self.engine, self.stores, self.folder = config, engine, stores, folder
         self.report, self.stop = report or Report(None, quiet=True), stop or StopSignals()
         self.progress = RunProgress() if saved is None else RunProgress.from_plain(saved.progress)
+        self.clock = Clock(config.time, self.progress.seconds)
         self.info = info_of(config, stores) if saved is None else saved.info
         self.relabelled = self.progress.compare_labels(labels_of(stores))
         check_store(self.info, stores, str(folder))
@@ -126,9 +130,7 @@ class Trainer:
         """
         progress = self.progress
         with explained(self._where):
-            while progress.epoch < self.epochs and not self.config.lost_patience(
-                progress.epoch, progress.best_epoch
-            ):
+            while not self._is_finished():
                 stage = self.config.stage_of(progress.epoch)
                 if stage != self.stage:
                     self._begin_stage(stage)
@@ -136,6 +138,12 @@ class Trainer:
                 figures = self.train_epoch()
                 self._end_epoch(figures, self.validate())
         self.report.finish(self.config, self.info, progress, self._best_scenes, self.loader)
+
+    def _is_finished(self) -> bool:
+        """Return whether all epochs or the whole time are over, or ``patience`` is exhausted."""
+        config, now = self.config, self.progress
+        over = config.is_finished(now.epoch, now.time_over)
+        return over or config.lost_patience(now.epoch, now.best_epoch)
 
     def train_epoch(self) -> dict[str, float]:
         """Train on the remaining batches of the epoch; return its mean losses and its pace."""
@@ -145,12 +153,11 @@ class Trainer:
         self.module.train()
         batches = iter(self.loader) if groups else iter(())
         self.stop.at_once = False
-        title = f"epoch {progress.epoch + 1}/{math.ceil(self.epochs)}"
-        self.report.begin(title, total, total - sum(group.size for group in groups))
+        self.report.begin(self._title(), total, total - sum(group.size for group in groups))
         self._pace, self._since = Pace(), time.perf_counter()
         for size, position in groups:
             done = progress.epoch + position / self.loader.samples
-            if done > self.epochs + 1e-9:  # the last epoch is a part of one
+            if self._ends_before(done):  # the last epoch may be a part of one
                 break
             self.state.set_rate(self.learning_rate(done))
             self._pending.append(self.step(self.module, batches, self.state, size))
@@ -167,30 +174,54 @@ class Trainer:
                 self._after_steps()
         self._read()
         average_in_place(self.state.statistics_of_rank())
+        if self.config.time is not None:
+            self._pass_time()
         *sums, labelled = sum_over_ranks([*progress.sums, progress.labelled], self.engine.device)
         means = (part / labelled if labelled else math.nan for part in sums)
         return dict(zip(PARTS, means, strict=True)) | self._pace.figures()
 
     def _after_timing(self, taken: float) -> None:
-        """Tell the rate of the first steps; by it, fix the epochs of a run with ``time``, once."""
-        config, times = self.config, (taken, time.monotonic() - self._began)
-        step, gone = max_over_ranks(times, self.engine.device)  # all ranks agree
+        """Tell the rate of the first steps, and how many epochs a ``time`` is about."""
+        (step,) = max_over_ranks([taken], self.engine.device)
         told = f"a step takes {step:.2g} s: {self.images_per_step / step:.1f} images/s"
-        if config.time:
-            left = parse_duration(config.time) - gone
-            more = epochs_within(left, step, self.loader, self.validation, config.accumulate)
-            self.epochs = min(config.epochs, round(self.done + more, 3))
-            self.config = replace(config, epochs=self.epochs, time=None)
-            end = duration((self.epochs - self.done) / more * left)
-            told += f"; {counted(round(self.epochs, 2), 'epoch')}, the end in {end}"
+        if self.config.time is not None:
+            left, every = self.clock.total - self.clock.now(), self.config.accumulate
+            end = self.done + epochs_within(left, step, self.loader, self.validation, every)
+            told += f"; about {counted(round(end, 1), 'epoch')} in {self.config.time}"
         self.report.line(told)
+
+    def _title(self) -> str:
+        """Return the number of the current epoch, and how many there are if that is known."""
+        of = "" if self.config.time else f"/{math.ceil(self.epochs)}"
+        return f"epoch {self.progress.epoch + 1}{of}"
+
+    def _ends_before(self, done: float) -> bool:
+        """Return whether the run ends before the step at whose end so many epochs are done."""
+        if self.config.time is None:
+            return done > self.epochs + 1e-9
+        self._pass_time()
+        self.epochs = done / self.clock.share
+        return self.clock.is_over and self.position > 0  # an epoch has a step
+
+    def _pass_time(self) -> None:
+        """Read the clock after a step; UsageError if it leaves no two steps."""
+        self.clock.between_steps()
+        if self.clock.left < 0 and 0 < self.progress.step <= 2:
+            raise UsageError(
+                f"`time` {self.config.time} is too short: "
+                f"{counted(self.progress.step, 'step')} took {self.clock.used:.0f} s, most of it "
+                "to load and to compile. Give more `time`, or set `compile` off or `epochs`"
+            )
 
     def _after_steps(self) -> None:
         """Read the losses of pending steps and show them; save and stop if it is time to."""
         loss, pace = self._read()
-        per_epoch = (time.monotonic() - self._began) / max(self.done - self._began_at, 1e-9)
+        remaining = self.clock.total - self.clock.used
+        if self.config.time is None:
+            per_epoch = (time.monotonic() - self._began) / max(self.done - self._began_at, 1e-9)
+            remaining = per_epoch * (self.epochs - self.done)
         values = {"loss": loss, "lr": self.state.rate, **pace.figures()}
-        self.report.steps(values, self.progress.step, per_epoch * (self.epochs - self.done))
+        self.report.steps(values, self.progress.step, remaining)
         # The maximum: a signal may have reached one rank only, and only rank 0 has a timer.
         due = is_rank_zero() and time.monotonic() >= self._save_at
         requests = [float(self.stop.number), float(due)]
@@ -217,14 +248,15 @@ class Trainer:
         pace = Pace(sum(counts), self._since - begun, sum(step.waited for step in taken))
         self._pace = Pace(*map(sum, zip(self._pace, pace, strict=True)))
         progress.add(rows)
-        progress.seconds += pace.seconds
         labelled = sum(row[3] for row in rows)
         return sum(row[0] * row[3] for row in rows) / labelled if labelled else math.nan, pace
 
     def validate(self) -> dict[str, float]:
         """Return the metrics on the validation tiles; nothing if this epoch is not validated."""
         config, info, done = self.config, self.info, self.progress.epoch + 1
-        if not config.validates(done):
+        # With a time, the last epoch, and others that leave time for a step and its validation.
+        clock, last = self.clock, self.clock.is_over
+        if not last and (not config.validates(done) or clock.left < clock.step + clock.validation):
             return {}
         if self.validation is None:
             return {info.score: math.nan}
@@ -257,6 +289,11 @@ class Trainer:
     def _end_epoch(self, figures: dict[str, float], results: dict[str, float]) -> None:
         """Record the results of an epoch, and save it."""
         progress, score = self.progress, self.info.score
+        if self.config.time is not None and results:
+            self.clock.after_validation()
+        progress.time_over = self.clock.total if self.clock.is_over else 0.0
+        self.clock.next_epoch()
+        progress.seconds = self.clock.now()
         row: dict[str, Any] = {
             "epoch": progress.epoch + 1,
             "level": self.info.level,
@@ -271,6 +308,7 @@ class Trainer:
         if "worst_iou" in row:
             row["worst_class"] = worst_class(row, self.info.class_names)
         best = score in row and progress.is_best(row[score], row.get("val_loss", math.nan))
+        title = self._title()
         progress.history.append(row)
         progress.epoch, self.position = progress.epoch + 1, 0
         progress.reset_sums()
@@ -278,8 +316,8 @@ class Trainer:
             self._best_scenes = self._scenes
             self.save_best()
         self.save()
-        self.report.epoch(row, results, progress.history, math.ceil(self.epochs), best=best)
-        if (stopping := self._stopping()) and progress.epoch < self.epochs:
+        self.report.epoch(title, row, results, progress.history, best=best)
+        if (stopping := self._stopping()) and not self._is_finished():
             raise RunStopped(stopping)
         self.stop.at_once = True  # all is saved
 
@@ -303,6 +341,8 @@ class Trainer:
         self.info = replace(self.info, level=level, gsd_m=level_gsd(self.stores[0], level))
         loaders = load_stage(self.config, self.info, self.stores, stage, self.engine.device)
         self.loader, self.validation = loaders
+        given = *loaders, self.config.accumulate
+        self.clock.steps_per_validation = epoch_seconds(1.0, *given)[1]
         if self.progress.epoch in (0, *self.config.ends):
             self.progress.forget_best()
 
@@ -341,6 +381,7 @@ class Trainer:
         The file has the means of the running statistics of all ranks, and those of each rank.
         """
         progress, state = self.progress, self.state
+        progress.seconds = self.clock.now()
         totals = sum_over_ranks([*progress.sums, progress.labelled], self.engine.device)
         rng = random_state(self.engine.device)
         statistics = [] if self.alone else state.statistics_of_rank()

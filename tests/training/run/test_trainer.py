@@ -1,5 +1,6 @@
 """The length of a run, and trainers of users: the recipes of the documentation."""
 
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,8 @@ from helpers.runs import KEYWORDS, STATEFUL, assert_same_run, rows
 
 import training
 from training.checkpoint import load
-from training.run import trainer
-from training.run.timing import StepTimer, epochs_within
+from training.run import timing, trainer
+from training.run.timing import epochs_within
 
 PAGE = (Path(__file__).parents[3] / "docs/how-to/own-model.md").read_text(encoding="utf-8")
 
@@ -77,37 +78,110 @@ def test_the_last_epoch_may_be_a_part_of_one(fit, tmp_path, monkeypatch):
     )
 
 
-def test_a_run_with_a_time_fixes_its_epochs_once(fit, out, monkeypatch):
-    """The steps are timed for real; what follows from them is given here."""
-    asked = []
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that steps and validations move by given seconds; all else takes no time."""
+    seconds = {"now": 100.0, "step": lambda number: 1.0, "validation": 3.0, "taken": 0}
+    step, validate = trainer.train_step, trainer.validate
 
-    def within(seconds, step, *_):
-        asked.append((seconds, step))
-        return 1.0
+    def timed_step(*given):
+        seconds["taken"] += 1
+        seconds["now"] += seconds["step"](seconds["taken"])
+        return step(*given)
 
-    monkeypatch.setattr(trainer, "epochs_within", within)
-    monkeypatch.setattr(StepTimer, "TIMED", 1)
-    monkeypatch.setenv("DOOM_AT", "8")
+    def timed_validation(*given, **options):
+        seconds["now"] += seconds["validation"]
+        return validate(*given, **options)
+
+    monkeypatch.setattr(timing, "_now", lambda: seconds["now"])
+    monkeypatch.setattr(trainer, "train_step", timed_step)
+    monkeypatch.setattr(trainer, "validate", timed_validation)
+    return seconds
+
+
+@pytest.mark.parametrize(
+    ("step", "validation", "every"),
+    [
+        (lambda number: 1.0, 3.0, 1),
+        (lambda number: 20.0 if number == 1 else 1.0, 3.0, 1),  # compiles first
+        (lambda number: 0.5 if number < 30 else 2.0, 3.0, 1),  # the machine gets busy
+        (lambda number: 2.0 if number < 15 else 0.5, 3.0, 3),  # and idle
+        (lambda number: 0.3, 25.0, 1),  # a validation takes longer than epochs
+    ],
+)
+def test_a_run_with_a_time_ends_with_it_validated(fit, out, clock, step, validation, every):
+    clock |= {"step": step, "validation": validation}
+    options = ("--lr", 0.01, "--val-every", every)
+    said = fit("--out", out, "--time", "100s", *options, network=STATEFUL).out
+    assert 95 < clock["now"] - 100 <= 105
+    last = rows(out)[-1]
+    assert last["val_loss"]
+    assert int(last["step"]) == clock["taken"]
+    assert float(last["lr"]) < 2e-4, "the schedule ends with the time"
+    assert "onecycle up to 0.01, 100s; seed 0" in said
+    assert "100s of crops of 32 at the finest level" in said
+    kept = load(out)
+    assert kept.progress["time_over"] == 100
+    assert kept.progress["seconds"] == clock["now"] - 100
+    again = ("--resume", out, *STATEFUL[:2])
+    assert "is finished, with " in fit(*again, store=None, network=()).out
+    assert load(out).progress["step"] == clock["taken"]
+
+
+def test_the_rate_follows_the_clock_not_the_steps(fit, out, clock):
+    """A step that stalls takes 40 of 100 s, before the peak at 30 s; epochs have six steps."""
+    clock["step"] = lambda number: 40.0 if number == 18 else 1.0
+    fit("--out", out, "--time", "100s", "--lr", 0.01, network=STATEFUL)
+    rates = [float(row["lr"]) for row in rows(out)]
+    assert rates[0] < rates[1] < rates[2] < 0.01
+    used, steps = 3 * (6 + 3) + 39 + 6, 100 - 3  # seconds: after the fourth epoch, and for steps
+    fallen = (used / steps - 0.3) / 0.7
+    assert rates[3] == pytest.approx(0.01 * 0.5 * (1 + math.cos(math.pi * fallen)), rel=0.01)
+
+
+def test_a_resumed_run_with_a_time_takes_what_is_left(fit, tmp_path, clock, monkeypatch):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
     doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
-    said = fit("--out", out, "--time", "2h", "--epochs", 20, network=doomed, status=130).out
-    assert "2h, at most 20 epochs" in said
-    assert "1.83 epochs, the end in 2 h 0 min" in said, "five of six steps were done"
-    ((seconds, step),) = asked
-    assert 7100 < seconds < 7200
-    assert 0 < step < 60
-    assert (load(out).config["epochs"], load(out).config["time"]) == (1.833, None)
     monkeypatch.setenv("DOOM_AT", "0")
-    fit("--resume", out, *doomed[:2], store=None, network=())
-    assert len(asked) == 1
-    assert load(out).progress["step"] == 6 + 4
+    fit("--out", whole, "--time", "1m", network=doomed)
+    monkeypatch.setenv("DOOM_AT", "20")
+    fit("--out", parts, "--time", "1m", network=doomed, status=130)
+    stopped, now = load(parts).progress, clock["now"]
+    monkeypatch.setenv("DOOM_AT", "0")
+    clock["now"] += 5000  # between the two starts
+    fit("--resume", parts, *doomed[:2], store=None, network=())
+    assert clock["now"] - now - 5000 == pytest.approx(60 - stopped["seconds"], abs=2)
+    one, other = rows(whole), rows(parts)
+    assert [row["step"] for row in one] == [row["step"] for row in other]
+    assert float(one[-1]["lr"]) == pytest.approx(float(other[-1]["lr"]), abs=1e-6)
+    fit("--resume", parts, "--time", "2m", *doomed[:2], store=None, network=())
+    assert 115 < load(parts).progress["seconds"] <= 121
+    fit("--resume", parts, "--epochs", len(rows(parts)) + 1, *doomed[:2], store=None, network=())
+    assert load(parts).config["time"] is None
+    assert len(rows(parts)) == load(parts).config["epochs"]
 
 
-def test_no_more_epochs_than_asked_for(fit, out, monkeypatch):
-    monkeypatch.setattr(trainer, "epochs_within", lambda *_: 100.0)
-    monkeypatch.setattr(StepTimer, "TIMED", 1)
-    said = fit("--out", out, "--time", "2h", "--epochs", 2).out
-    assert "2 epochs, the end in " in said
-    assert len(rows(out)) == 2
+@pytest.mark.parametrize(
+    ("text", "first", "says"), [("6s", 28.0, "1 step took 28 s"), ("6s", 3.0, "2 steps took 4 s")]
+)
+def test_a_time_too_short_for_two_steps_is_refused(fit, out, clock, text, first, says):
+    clock |= {"step": lambda number: first if number == 1 else 1.0}
+    said = fit("--out", out, "--time", text, network=STATEFUL, status=2).err
+    assert f"--time 6s is too short: {says}" in said
+    assert not (out / "last.pt").exists()
+
+
+def test_ranks_read_the_time_of_the_slowest(monkeypatch):
+    now, others = [10.0], [0.0]
+    monkeypatch.setattr(timing, "_now", lambda: now[0])
+    monkeypatch.setattr(timing, "max_over_ranks", lambda own, _: [max(own[0], others[0])])
+    clock = timing.Clock("20s", 0.0)
+    now[0], others[0] = 11.0, 4.0
+    clock.between_steps()
+    assert (clock.used, clock.share, clock.is_over) == (4.0, 4 / 20, False)
+    others[0] = 21.0
+    clock.between_steps()
+    assert clock.is_over
 
 
 def test_epochs_that_a_time_allows():
@@ -131,6 +205,7 @@ def test_a_time_that_is_none(fit, out, text):
     assert f"--time '{text}': write a time such as 90s, 10m or 2h" in said
 
 
-def test_a_time_and_stages_are_refused(fit, out):
-    said = fit("--out", out, "--time", "3m", "--stages", "32@32:1", status=2).err
-    assert "--time fixes the number of --epochs: leave out --stages" in said
+@pytest.mark.parametrize("other", [("--stages", "32@32:1"), ("--epochs", 3)])
+def test_a_time_beside_another_length_is_refused(fit, out, other):
+    said = fit("--out", out, "--time", "3m", *other, status=2).err
+    assert f"--time and {other[0]} both say how long to train: give one of them" in said
