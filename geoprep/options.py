@@ -156,7 +156,7 @@ class Setting:
     def range(self) -> str:
         """The valid range in words; empty if any number is valid."""
         if self.bounds.keys() == {"least", "most"}:
-            return f"{self.bounds['least']:g} to {self.bounds['most']:g}"
+            return f"from {self.bounds['least']:g} to {self.bounds['most']:g}"
         return " and ".join(f"{BOUNDS[name][0]} {bound:g}" for name, bound in self.bounds.items())
 
     def value(self, given: Any) -> Any:  # noqa: ANN401 - of YAML or Python, and of the field
@@ -174,6 +174,8 @@ class Setting:
 
     def convert(self, given: Any) -> Any:  # noqa: ANN401 - as of `value`
         """Return one word or value as the option's; see `value`."""
+        if isinstance(given, list | tuple) and self.metavar.endswith(",..."):
+            given = ",".join(map(str, given))  # as YAML and Python write a list
         if isinstance(given, str) and not given.strip():
             raise UsageError(f"`{self.name}` is empty. Is a shell variable not set?")
         if self.declared.parse is not None and isinstance(given, str):

@@ -139,7 +139,11 @@ def export(options: ExportOptions) -> int:
     _say(f"exporting {info.model} of {file} in {precision}{calibrated}")
     write_model(out, network, record, ranges, options.program)
     if options.program == "deepness":
+        from training.runners.deepness_file import stretch_note
+
         _say(f"{out}: open it with Deepness in QGIS; it takes {', '.join(info.bands)}")
+        if note := stretch_note(info):
+            _say(note)
         return Status.DONE
     _compare_with_checkpoint(options, out, network, tiles)
     _say(f"done in {time.perf_counter() - started:.0f} s")

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
 from typing import Any, Literal, Self
 
+from geoprep.errors import UsageError
 from geoprep.options import argument, option
 from training.setting_texts import (
     TIMEOUT_MINUTES,
@@ -325,6 +326,8 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> Self:
         """Return settings with the given values; all others have their defaults."""
+        if "fold" in values and "folds" not in values:
+            raise UsageError("`fold` is one of `folds`: give their number too")
         given = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         return cls(**given | {"stores": tuple(given.get("stores", ()))})
 

@@ -41,6 +41,7 @@ def images_and_labels(
     asset: str | None = None,
     label_name: str | None = None,
     leave_out: Callable[[str], bool] = lambda _: False,
+    folders: bool = True,
 ) -> SourceScenes:
     """Match images and labels of a user's own files.
 
@@ -53,7 +54,8 @@ def images_and_labels(
 
     Files of STAC items count as the images that ``asset`` of the items is, with the items' ids.
     Several assets, with commas between them, are the bands of one image. ``leave_out`` tells which
-    files that a pattern or folder matches are no images.
+    files that a pattern or folder matches are no images. Without ``folders`` in ids, two images of
+    one stem are refused: an id does not depend on the other images then.
     """
     addresses = dict.fromkeys(
         address
@@ -73,7 +75,8 @@ def images_and_labels(
         raise UsageError("`asset` applies to STAC items only: leave it out")
     items = read_items(listed, asset)
     plain = _identified(
-        [address for address in addresses if address not in called and not is_items(address)]
+        [address for address in addresses if address not in called and not is_items(address)],
+        folders=folders,
     )
     listed_images = sorted([*plain, *items.images], key=lambda image: natural_key(image.id))
     if twins := {image.id for image in plain} & {item.id for item in items.images}:
@@ -235,13 +238,18 @@ def _taken(address: str, pattern: str, suffixes: tuple[str, ...]) -> bool:
     return bool(spelt and not _WILD.search(spelt)) or address.lower().endswith(suffixes)
 
 
-def _identified(addresses: Sequence[str]) -> list[NamedImage]:
+def _identified(addresses: Sequence[str], *, folders: bool) -> list[NamedImage]:
     """Give each image a unique id: its stem, preceded by folder names where stems are equal."""
     stems: dict[str, list[str]] = {}
     for address in addresses:
         stems.setdefault(_path(address).stem, []).append(address)
     result: dict[str, NamedImage] = {}
     for stem, same in stems.items():
+        if len(same) > 1 and not folders:
+            raise SourceError(
+                f"`images`: {' and '.join(same[:2])} would both be {stem}.tif. Predict the images "
+                "of each folder into an `out` of their own, or rename one"
+            )
         for depth in range(len(_path(same[0]).parts)):
             images = [_named(address, depth) for address in same]
             ids = {image.id for image in images}

@@ -41,13 +41,16 @@ def test_defaults_of_settings():
 
 def test_options_override_the_file_in_any_order(tmp_path):
     file = tmp_path / "run.yaml"
-    file.write_text("lr: 2e-4\nbatch-size: 12\nstores: [x.zarr]\ncrop: none\nepochs: 3\n")
+    file.write_text(
+        "lr: 2e-4\nbatch-size: 12\nstores: [x.zarr]\ncrop: none\nepochs: 3\nbands: [red, 2]\n"
+    )
     for order in (("--epochs", "5", "--config", str(file)), ("--config", str(file), "--epochs=5")):
         found = config(*order)
         assert found.lr == 2e-4
         assert found.epochs == 5
         assert found.batch_size == 12
         assert found.crop is None
+        assert found.bands == "red,2"
         assert found.stores == ("x.zarr",)
     assert config("y.zarr", "--config", str(file)).stores == ("y.zarr",)
 
@@ -113,7 +116,7 @@ def test_settings_have_one_name_each_and_a_line_of_help():
             assert flag in text or item.name == "stores"
             assert len(settings_of(section)[item.name].help.split()) > 1, item.name
     assert "--resume runs/moscow" in text
-    assert re.search(r"\[default:\s+30\]", text)
+    assert re.search(r"\[default:\s+30;\s+more than 0\]", text)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +124,7 @@ def test_settings_have_one_name_each_and_a_line_of_help():
     [
         ("--lr", "-1", "more than 0"),
         ("--lr", "nan", "a number"),
-        ("--threads", "0", "at least 1"),
+        ("--threads", "0", "from 1 to 1024"),
         ("--weight-decay", "-50", "at least 0 and less than 1"),
         ("--patience", "0", "at least 1"),
         ("--ema", "1.0", "less than 1"),

@@ -169,6 +169,8 @@ def test_statistics_of_a_fold_leave_out_its_validation_scenes(fit, out, tmp_path
     fit("--out", whole, "--epochs", 1, store=store)
     assert load(whole).info.mean != facts.mean
     assert load(whole).info.folds is None
+    refused = fit("--out", whole, "--fold", 0, "--overwrite", store=store, status=2).err
+    assert "--fold is one of --folds" in refused
 
 
 def test_differences_between_stores_are_noted(fit, out, tmp_path):

@@ -269,9 +269,12 @@ Metrics = RoadMetrics | ClassMetrics
 
 
 def worst_class(metrics: Mapping[str, float], names: Sequence[str]) -> str:
-    """Return the name of the class with the lowest IoU in `ClassMetrics.compute`; empty if none."""
-    judged = [name for name in names if not math.isnan(metrics[f"iou_{name}"])]
-    return min(judged, key=lambda name: metrics[f"iou_{name}"], default="")
+    """Return the name of the class whose IoU is the ``worst_iou`` of metrics; empty if none.
+
+    A class without a label, which the mean and the worst leave out, is none even if it is found.
+    """
+    worst = metrics["worst_iou"]
+    return next((name for name in names if metrics[f"iou_{name}"] == worst), "")
 
 
 def metrics_of(

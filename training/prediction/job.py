@@ -94,6 +94,8 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
         )
     if options.polygons:
         require_suffix(options.polygons, ".gpkg", ".geojson", ".fgb")
+    if options.where and not (options.area and Path(options.area).exists()):
+        raise UsageError("`where` selects features of a file: name the file as `area`")
     for name in ("square", "min_area", "simplify"):
         if getattr(options, name) and not options.polygons:
             raise UsageError(f"`{name}` is for `polygons`: name their file too, or leave it out")
@@ -145,7 +147,10 @@ class PredictionJob:
         folder = options.out
         try:
             self._found = images_and_labels(  # 1
-                options.images, asset=options.asset, leave_out=partial(_is_prediction_in, folder)
+                options.images,
+                asset=options.asset,
+                leave_out=partial(_is_prediction_in, folder),
+                folders=False,
             )
         except GeoprepError as error:  # `images` are positional here
             raise type(error)(re.sub("(--|`)images`? ", "", str(error))) from error

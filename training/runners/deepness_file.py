@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from geoprep.building.options import parse_rescale
 from geoprep.errors import UsageError
 from geoprep.storage.output_files import replaced
 from training.checkpoint import ModelInfo
@@ -40,6 +41,28 @@ class _UnitImages(nn.Module):
         return probabilities.permute(0, 3, 1, 2).contiguous()
 
 
+def stretch_note(info: ModelInfo) -> str:
+    """Return what makes bytes of a layer as the model expects them; empty if they are left alone.
+
+    Raises
+    ------
+    UsageError
+        Each training image was stretched by its own percentiles, which no layer is.
+    """
+    fixed = parse_rescale(info.rescale)
+    limits = info.limits if fixed is None else [fixed] * len(info.bands)
+    if not limits:
+        raise UsageError(
+            f"the training images were rescaled by the rule {info.rescale}, each in its own way, "
+            "and Deepness gives the model the bytes of a layer. Train on a store that was built "
+            "with --rescale none or LO,HI"
+        )
+    if fixed == (0, 255):
+        return ""
+    scales = (f"-scale_{band} {lo:g} {hi:g} 0 255" for band, (lo, hi) in enumerate(limits, 1))
+    return f"make its layer with: gdal_translate -ot Byte {' '.join(scales)} IMAGE LAYER.tif"
+
+
 def write(path: Path, network: nn.Module, info: ModelInfo) -> None:
     """Write the ``.onnx`` file of a model of roads or classes, for batches of one tile."""
     if info.targets not in ("bins", "binary", "classes"):
@@ -47,6 +70,7 @@ def write(path: Path, network: nn.Module, info: ModelInfo) -> None:
             f"the model was trained on {info.targets} targets, which Deepness cannot show: use a "
             "model of bins, binary targets or classes"
         )
+    stretch_note(info)
     onnx = required_module("onnx", "a .onnx file")
     bands, (x, y) = len(info.bands), info.gsd_m
     example = torch.rand(1, bands, _SIDE, _SIDE)

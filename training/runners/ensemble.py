@@ -16,7 +16,10 @@ from training.runners.model_files import SUFFIXES, model_file, open_model
 from training.runners.model_options import ModelOptions
 from training.runners.runner import Compile, Runner
 
-_SHARED = ("targets", "bands", "channels", "class_names", "rescale", "limits")
+_SHARED = (
+    *("targets", "bands", "channels", "class_names"),
+    *("rescale", "limits", "limits_of", "nodata"),
+)
 """Fields of `ModelInfo` in which models must agree; and a pixel size to within 1 %."""
 
 
@@ -74,7 +77,7 @@ def open_models(
     Raises
     ------
     UsageError
-        The models differ in their bands, classes or pixel size.
+        The models differ in bands, classes, pixel size, rescaling or nodata.
     """
     runners, infos = zip(
         *(open_model(replace(options, checkpoint=file), compile_mode) for file in files),

@@ -108,6 +108,16 @@ def test_a_prediction_that_is_no_number_is_left_out_and_counted():
     assert worst_class(metrics.compute(), "ab") == "a"
 
 
+def test_the_worst_class_is_one_that_labels_have():
+    metrics = ClassMetrics(names := ("field", "road", "building"))
+    found = torch.tensor([0, 0, 0, 2, 1, 1, 1, 0])  # no label is a building
+    label = torch.tensor([[[0, 0, 0, 0, 1, 1, 1, 1]]])
+    metrics.update(torch.nn.functional.one_hot(found, 3).T[None, :, None].float(), label)
+    row = metrics.compute()
+    assert (worst_class(row, names), row["iou_building"]) == ("field", 0)
+    assert row["worst_iou"] == row["iou_field"] == pytest.approx(0.6)
+
+
 def test_a_run_on_classes_learns_them_without_being_told(fit, out, cover):
     options = ("--epochs", 5, "--lr", "0.03", "--weights", "classes", "--class-weights", "auto")
     printed = fit("--out", out, *options, store=cover).out

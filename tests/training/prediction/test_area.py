@@ -126,6 +126,9 @@ def test_the_command_predicts_the_images_of_an_area(tmp_path, capsys, same_proce
         assert file.width < 18
     assert command.main(args) == 0
     assert "near.tif: already complete" in capsys.readouterr().out
+    for area in ([], ["--area", "37,55,38,56"]):
+        assert command.main([*args[:2], *args[3:5], *area, "--where", "a > 1", *model]) == 2
+        assert "--where selects features of a file" in capsys.readouterr().err
     assert command.main([*args[:2], *args[3:5], "--area", "0,0,1,1", *model]) == 2
     assert "intersects none of the images" in capsys.readouterr().err
     assert command.main([*args[:2], *args[3:5], "--area", "37,55,38,56", *model]) == 2

@@ -101,6 +101,9 @@ def test_models_for_other_tasks_and_lacking_images_are_refused(tmp_path, command
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
     out = ("--out", tmp_path / "out", *USUAL)
     assert "differ in gsd_m" in command(main, first, other, image, *out, status=2).err
+    for name, value in (("nodata", 255.0), ("limits_of", "integers")):
+        odd, _ = make_checkpoint(tmp_path / f"{name}.pt", **{name: value})
+        assert f"differ in {name}: " in command(main, first, odd, image, *out, status=2).err
     assert "name images after them" in command(main, first, second, *out, status=2).err
 
 

@@ -64,9 +64,11 @@ def test_a_crs_that_geotiff_cannot_hold_is_beside_the_prediction(tmp_path, predi
 
 
 def test_two_images_of_one_name_are_refused(tmp_path, predict, image):
-    write_image(tmp_path / "scene.jp2", pixels(40, 40), driver="GTiff")
-    with pytest.raises(SourceError, match="would both be scene scene: rename one"):
-        predict(image, tmp_path / "scene.jp2")
+    (tmp_path / "north").mkdir()  # a name with its folder would depend on the other images
+    for other in ("scene.jp2", "north/scene.tif"):
+        write_image(tmp_path / other, pixels(40, 40), driver="GTiff")
+        with pytest.raises(SourceError, match=r"would both be scene\.tif\. Predict the images of"):
+            predict(image, tmp_path / other)
     assert not (tmp_path / "out").exists()
 
 

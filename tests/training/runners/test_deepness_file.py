@@ -78,3 +78,15 @@ def test_another_format_or_reader_is_refused(tmp_path, command):
     command(export_model, *words[:-2], "--format", "onnx", "--out", out)
     refused = command(predict, out, image, "--out", tmp_path / "out", status=1).err
     assert "no record of what it was trained for" in refused
+
+
+def test_stretched_images_are_named_with_their_command_or_refused(tmp_path, command):
+    pytest.importorskip("onnxscript")
+    words = (*MODEL, "--format", "onnx", "--for", "deepness", "--out", tmp_path / "a.onnx")
+    limits = ((10.0, 200.0), (0.0, 90.5), (5.0, 60.0))
+    known, _ = make_checkpoint(tmp_path / "city.pt", rescale="city", limits=limits, **HOUSES)
+    said = command(export_model, known, *words).out
+    assert "gdal_translate -ot Byte -scale_1 10 200 0 255 -scale_2 0 90.5 0 255 -scale_3" in said
+    each, _ = make_checkpoint(tmp_path / "scene.pt", rescale="scene", **HOUSES)
+    refused = command(export_model, each, *words, "--overwrite", status=2).err
+    assert "rescaled by the rule scene" in refused
