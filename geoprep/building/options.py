@@ -368,5 +368,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
                 attrs[field.name] = list(value) if isinstance(value, tuple) else value
         if self.classes is not None:
             attrs["classes"] = json.loads(self.classes)
+        else:
+            attrs["buffer"] = self.half_width
         attrs["split_file"] = self.split_file and PurePath(self.split_file).name
         return attrs

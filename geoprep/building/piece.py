@@ -249,7 +249,7 @@ def _read_outlines(part: ScenePart, task: ShardTask) -> _Outlines:
         rule=options.speed_rule(scene.schema),
         bounds=grid.bounds if shared else None,
         bounds_crs=grid.crs,
-        margin_m=options.buffer,
+        margin_m=options.half_width,
         scene=None if shared else grid.bounds,
     )
-    return RoadOutlines.of(roads, grid, roads.half_widths(options.buffer)), dict(roads.notes)
+    return RoadOutlines.of(roads, grid, roads.half_widths(options.half_width)), dict(roads.notes)

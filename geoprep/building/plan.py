@@ -29,19 +29,20 @@ from geoprep.grid import MIXED_SIZES, Grid, shard_tiles
 from geoprep.imagery.headers import describe
 from geoprep.imagery.rescale import value_kind
 from geoprep.labels.label_options import Schema
-from geoprep.labels.road_files import RoadFile, open_road_file
+from geoprep.labels.road_files import RoadFile, open_road_file, refuse_points
 from geoprep.labels.vector_files import UNSELECTED
 from geoprep.labels.vector_names import is_vector
 from geoprep.sources.cities import CITIES
 from geoprep.sources.scene import SourceScenes
 from geoprep.sources.stac_items import SWAPPED
-from geoprep.storage.addresses import split_address
+from geoprep.storage.addresses import is_remote, split_address
 from geoprep.store.classes import BACKGROUND_NAME
 from geoprep.store.schema import CLASSES_SCHEMA, StoreMeta
 
 _COLOURS: Final = 3
 """Bands of a mask of colours."""
 _MUCH_PADDING: Final = 0.05
+_LABELS_TRIED: Final = 8
 _SAME_PLACE: Final = 0.9
 """Share of the ground of two images that they have in common if they show one place."""
 
@@ -125,6 +126,10 @@ def make_plan(
             "the unit of the bands"
         )
     kinds = {_limits_of(rescale, scene) for scene in usable}
+    labels = (scene.label for scene in usable if scene.label and is_vector(scene.label))
+    # GDAL writes a file beside a compressed tar that it reads labels in.
+    own = [label for label in labels if not is_remote(label) and not label.startswith("/vsitar/")]
+    refuse_points(own[:_LABELS_TRIED], options.speed_rule(options.schema))
     roads = open_shared_roads(sources, options)
     road_file = roads.name if roads else None
     outside, notes = [""] * len(scenes), tuple[str, ...]()

@@ -279,9 +279,10 @@ def differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
     built = built if isinstance(built, dict) else {}
     before = built.get("options", {})
     options, defaults = planned["build"]["options"], BuildOptions()
+    recorded_defaults = defaults.to_attrs()
     for key in dict.fromkeys([*options, *before]):
         # An option that is not recorded, or newer than the store, had its default.
-        default = getattr(defaults, key, None)
+        default = recorded_defaults.get(key, getattr(defaults, key, None))
         was, now = (recorded.get(key, default) for recorded in (before, options))
         if was != (list(now) if isinstance(now, tuple) else now) and key not in _COMPARED:
             changes.append(f"{key} was {was}, now {now}")

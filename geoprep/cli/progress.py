@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -49,7 +51,8 @@ def print_summary(summary: Summary, notes: Sequence[str]) -> None:
     _print_list(
         console,
         "scenes that were not built as planned",
-        [f"{name}: {status}: {reason}" for name, status, reason in wrong],
+        grouped([(name, f"{status}: {reason}") for name, status, reason in wrong]),
+        len(wrong),
     )
     if "ok" in summary.statuses:  # otherwise no scene has a usable label
         unlabelled = [name for name, status, _ in summary.issues if status == "unlabelled"]
@@ -106,8 +109,7 @@ def print_dry_run(result: DryRun, notes: Sequence[str]) -> None:
         table.add_row("existing store", size)
     table.add_row("in memory", memory)
     console.print(table)
-    failures = [f"{name}: {reason}" for name, reason in result.failures]
-    _print_list(console, "would fail", failures)
+    _print_list(console, "would fail", grouped(result.failures), len(result.failures))
     _print_list(console, "labels without an image", list(result.orphan_labels))
     _print_list(console, "unknown, since a dry run does not read them", list(result.unknown))
 
@@ -143,10 +145,24 @@ def _span(least: float, most: float) -> str:
     return f"{least:,.5g}" if least == most else f"{least:,.5g}–{most:,.5g}"
 
 
-def _print_list(console: Terminal, title: str, lines: list[str]) -> None:
+def grouped(failures: Sequence[tuple[str, str]]) -> list[str]:
+    """Return one line per scene and reason, or per reason, with a count, if only names differ."""
+    alike = defaultdict[str, list[tuple[str, str]]](list)
+    for name, reason in failures:
+        key = re.sub(r"\S*/\S*|-?\d[\d.,]*", "#", reason.replace(name, "#"))
+        alike[key].append((name, reason))
+    return [
+        f"{counted(len(some), 'scene')} such as {some[0][0]}: {some[0][1]}"
+        if len(some) > 1
+        else f"{some[0][0]}: {some[0][1]}"
+        for some in alike.values()
+    ]
+
+
+def _print_list(console: Terminal, title: str, lines: list[str], count: int | None = None) -> None:
     if not lines:
         return
-    console.print(f"[yellow]{title}[/] ({len(lines)})", markup=True)
+    console.print(f"[yellow]{title}[/] ({len(lines) if count is None else count})", markup=True)
     for line in lines[:MOST_LISTED]:
         console.print(f"  {name_options(line)}", soft_wrap=True)
     if len(lines) > MOST_LISTED:

@@ -25,14 +25,12 @@ from rasterio.features import rasterize
 from geoprep.crs import beside, reproject, to_lonlat, utm_crs
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
+from geoprep.labels.label_options import DEFAULT_BUFFER_M
 from geoprep.labels.vector_labels import LabelRoads
 from geoprep.quiet import no_georeference_warning
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 
-DEFAULT_BUFFER_M: Final = 2.0
 _QUADRANT_SEGMENTS: Final = 1
-_AREA: Final = 2
-"""Dimensions of a polygon."""
 _FARTHEST_M: Final = 1e8
 """No place on Earth is this far from the origin of a zone; GEOS overflows far beyond it."""
 _MOST_CROSSINGS: Final = 50_000
@@ -69,8 +67,8 @@ class RoadOutlines:
     ) -> RoadOutlines:
         """Return the roads of a scene on a grid.
 
-        Lines are widened by ``buffer_m`` metres on either side, one value or one per line, in the
-        UTM zone of the scene; lines outside its domain are left out.
+        Lines and points are widened by ``buffer_m`` metres on either side, one value or one per
+        shape, in the UTM zone of the scene; those outside its domain are left out.
         """
         half_width = np.broadcast_to(np.asarray(buffer_m, np.float64), roads.lines.shape)
         if not np.all(np.asarray(buffer_m) > 0):
@@ -84,8 +82,10 @@ class RoadOutlines:
                 f"{roads.name}: features at {place} are not on Earth; check their CRS {roads.crs}"
             )
         shapes, value = shapes[reached], roads.value[reached]
-        is_area = shapely.get_dimensions(shapes) == _AREA
-        half_width = np.where(is_area, 0.0, half_width[reached])
+        half_width, dimensions = half_width[reached], shapely.get_dimensions(shapes)
+        points = dimensions == 0
+        shapes[points] = shapely.buffer(shapes[points], half_width[points])
+        half_width = np.where(dimensions == 1, half_width, 0.0)
         tangles = _tangles(shapes, half_width)
         pieces = [
             shapely.buffer(_pieces(shapes[i]), half_width[i], quad_segs=_QUADRANT_SEGMENTS)

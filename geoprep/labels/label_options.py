@@ -20,6 +20,7 @@ SpeedUnit = Literal["mph", "kmh", "mps"]
 LabelSpeeds = Literal["mph", "kmh", "bins"]
 Areas = Literal["auto", "road", "ignore"]
 
+DEFAULT_BUFFER_M: Final = 2.0
 MOST_BUFFER_M: Final = 100.0
 
 # Options by the heading of the help text that they stand under.
@@ -54,9 +55,10 @@ class RoadOptions:
     schema: Schema = _vectors(
         "auto", "Names of the road attributes: SpaceNet 3, SpaceNet 5 or OpenStreetMap."
     )
-    buffer: float = _vectors(
-        2.0,
-        "Half the width of the roads in metres: lines are widened by it on either side.",
+    buffer: float | None = _vectors(
+        None,
+        "Half the width of lines in metres, which are widened by it on either side, and the radius "
+        "of points, which are refused without it.  [default: 2 for lines]",
         "METRES",
         above=0,
         most=MOST_BUFFER_M,
@@ -92,6 +94,11 @@ class RoadOptions:
         "them, refused otherwise; road: all are roads; ignore: all are left out.",
         sparse=True,
     )
+
+    @property
+    def half_width(self) -> float:
+        """Metres on either side of lines whose width is not known."""
+        return DEFAULT_BUFFER_M if self.buffer is None else self.buffer
 
     def __post_init__(self) -> None:
         check_options(self, RoadOptions)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +31,7 @@ from geoprep.crs import (
 )
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels.label_options import SpeedRule
-from geoprep.labels.vector_labels import LabelRoads, RoadTable, read_road_table
+from geoprep.labels.vector_labels import WIDEN, LabelRoads, RoadTable, read_road_table
 from geoprep.labels.vector_names import vector_parts
 from geoprep.storage.addresses import is_local
 from geoprep.storage.versions import read_bytes
@@ -153,6 +154,22 @@ def read_roads(
     if bounds is None:
         return file.table.roads()
     return file.roads_within(bounds, bounds_crs, margin_m)
+
+
+def refuse_points(labels: Iterable[str], rule: SpeedRule) -> None:
+    """Raise LabelError if some labels have features, of which all are points without a radius."""
+    refused = ""
+    for label in labels:
+        try:
+            table = _read_table(label, rule)
+            if len(table.lines):
+                return
+            why = f"{label}: {table.unusable()}"
+        except LabelError as error:  # others fail their scene
+            why = str(error)
+        refused = refused or (why if WIDEN in why else "")
+    if refused:
+        raise LabelError(refused)
 
 
 def _read_table(address: str, rule: SpeedRule) -> RoadTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -37,11 +37,13 @@ UNSELECTED: Final = "no feature is selected by `where`"
 _MOST_SAMPLED: Final = 100_000
 """Features of a layer whose attributes are read to see what it holds."""
 _USED_TYPES: Final = (shapely.GeometryType.LINESTRING, shapely.GeometryType.POLYGON)
+POINT: Final = "geometry Point"
+"""Note of a feature of points that are not read."""
 _UNUSED: Final = {
     -1: "missing",
     0: "Point",
     2: "LinearRing",
-    4: "MultiPoint",
+    4: "Point",
     7: "GeometryCollection",
 }
 """Names of other types, spelled as in GeoJSON, so that all formats count under one name."""
@@ -59,6 +61,11 @@ class Layer:
     content: tuple[Any, ...] = ()  # what pyogrio reads, if it is read already
 
     @property
+    def is_points(self) -> bool:
+        """Whether it holds points only."""
+        return _is_of(self.kind, ("Point",))
+
+    @property
     def has_lines(self) -> bool:
         """Whether it may hold lines."""
         return _is_of(self.kind, LINE_TYPES)
@@ -71,7 +78,8 @@ class Layer:
 class Features:
     """Lines and areas of layers in one CRS, and attributes of the features they are part of."""
 
-    shapes: NDArray[np.object_]  # (shapes,) 2-D LineStrings and Polygons; multi-parts are split
+    # (shapes,) 2-D LineStrings, Polygons and, if read, Points; multi-parts are split
+    shapes: NDArray[np.object_]
     feature: NDArray[np.intp]  # (shapes,) the feature of each, ascending
     notes: list[str]  # (features,) why a geometry is not used; "" if it is
     attributes: list[Attributes]  # (features,) the fields that were asked for
@@ -105,6 +113,7 @@ class VectorFile:
     # By id, of OpenStreetMap objects that lack nodes.
     problems: Mapping[str, str] = field(default_factory=dict)
     encoding: str | None = None  # of text; None: what the file states
+    points: bool = False  # whether these are read, and layers of them listed
 
     @classmethod
     def open(
@@ -114,9 +123,11 @@ class VectorFile:
         *,
         where: str | None = None,
         encoding: str | None = None,
+        points: bool = False,
     ) -> VectorFile:
         """Open a file; ``name`` tells the format of contents, the path if omitted.
 
+        Points are read if ``points`` says so.
         Raises LabelError if it cannot be read.
         """
         name = name or str(source)
@@ -124,7 +135,7 @@ class VectorFile:
         if suffix in PARQUET_SUFFIXES:
             frame = _read_parquet(bytes_of(source), name)
             if where is None:
-                return cls.of_frame(frame, source, name)
+                return replace(cls.of_frame(frame, source, name), points=points)
             packed = io.BytesIO()  # SQL is GDAL's
             frame.to_file(packed, driver="GPKG", layer=stem)
             source = packed.getvalue()
@@ -144,18 +155,18 @@ class VectorFile:
                 require_known_crs(bytes_of(source), name)
             kind, crs = meta["geometry_type"] or "", meta["crs"] or ""
             layer = Layer(0, stem, kind, crs, tuple(meta["fields"]), content)
-            return cls(source, name, {stem: layer}, str(layer), where)
+            return cls(source, name, {stem: layer}, str(layer), where, points=points)
         source, problems = prepare_osm(source, name) if suffix == ".osm" else (source, {})
         listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
         present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed)
-        layers = {}
+        layers, kinds = {}, (*LINE_TYPES, "Polygon", *(["Point"] if points else []))
         for index, (layer_name, kind) in enumerate(listed):
-            if _is_of(kind, (*LINE_TYPES, "Polygon")):
+            if _is_of(kind, kinds):
                 info = _ogr(pyogrio.read_info, source, name, layer=index, **open_options(name))
                 kind, crs = info["geometry_type"] or "", info["crs"] or ""
                 layers[layer_name] = Layer(index, layer_name, kind, crs, tuple(info["fields"]))
         shown = present or "none"
-        return cls(source, name, layers, shown, where, None, problems, encoding)
+        return cls(source, name, layers, shown, where, None, problems, encoding, points)
 
     @classmethod
     def of_frame(cls, frame: Any, source: Path | bytes, name: str = "") -> VectorFile:  # noqa: ANN401 - a GeoDataFrame
@@ -177,6 +188,8 @@ class VectorFile:
 
     def sample(self, layer: Layer, fields: Sequence[str]) -> set[tuple[object, ...]]:
         """Return the different values of some fields among the first 100,000 features."""
+        if self.frame is not None:
+            return set(self.frame[list(fields)].astype(object).itertuples(index=False, name=None))
         meta, _, _, values = _ogr(
             pyogrio.raw.read,
             self.source,
@@ -200,7 +213,7 @@ class VectorFile:
             require_crs(layer.crs, self.name)
             wanted = {*fields, *(["osm_id"] if self.problems else [])}
             geometry, rows = self._content(layer, [name for name in layer.fields if name in wanted])
-            parts, feature_of_part, problems = _parts(geometry)
+            parts, feature_of_part, problems = _parts(geometry, self.points)
             shapes.append(reproject(parts, layer.crs, layers[0].crs))
             feature.append(feature_of_part + len(notes))
             notes += [
@@ -319,16 +332,23 @@ def _is_of(kind: str | None, words: Collection[str]) -> bool:
 
 
 def _parts(
-    geometry: NDArray[np.object_],
+    geometry: NDArray[np.object_], points: bool
 ) -> tuple[NDArray[np.object_], NDArray[np.intp], list[str]]:
-    """Return lines and polygons (m,), the feature of each (m,), a note per feature ("": fine)."""
+    """Return lines and polygons (m,), the feature of each (m,), a note per feature ("": fine).
+
+    Of a feature without either, ``points`` are returned if they are read.
+    """
     kinds = shapely.get_type_id(geometry)
     feature = np.flatnonzero(kinds != shapely.GeometryType.MISSING)
     parts = geometry[feature]
     while (shapely.get_type_id(parts) >= shapely.GeometryType.MULTIPOINT).any():
         parts, part_of = shapely.get_parts(parts, return_index=True)
         feature = feature[part_of]
-    used = np.isin(shapely.get_type_id(parts), _USED_TYPES) & ~shapely.is_empty(parts)
+    types, filled = shapely.get_type_id(parts), ~shapely.is_empty(parts)
+    used = np.isin(types, _USED_TYPES) & filled
+    if points:
+        alone = ~np.isin(feature, feature[used])
+        used |= alone & filled & (types == shapely.GeometryType.POINT)
     notes = [""] * len(geometry)
     for index in np.setdiff1d(np.arange(len(geometry)), feature[used]).tolist():
         notes[index] = f"geometry {_UNUSED.get(int(kinds[index]), 'empty')}"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import (
     PROPERTY_NAMES,
+    Attributes,
     RoadSpeed,
     is_null,
     names_roads,
@@ -28,7 +29,7 @@ from geoprep.labels.classes import REFUSE, Classes, as_colour, as_number, canoni
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 from geoprep.labels.osm_files import LOST
 from geoprep.labels.vector_checks import NOT_FINITE, OUT_OF_RANGE, bad_lines, crs_command
-from geoprep.labels.vector_files import Features, Layer, VectorFile
+from geoprep.labels.vector_files import POINT, Features, Layer, VectorFile
 from geoprep.labels.vector_names import OSM_LINES, OSM_SUFFIXES
 from geoprep.speed import UNKNOWN_SPEED, to_byte
 from geoprep.texts import counted, suggestion
@@ -39,6 +40,13 @@ NOT_LOCATED: Final = frozenset((OUT_OF_RANGE, NOT_FINITE, LOST))
 _AREA: Final = 2
 """Dimensions of a polygon, as shapely counts them."""
 _TAGS: Final = ("highway", "fclass", "class", "type", "subtype")
+_KINDS: Final = (
+    *("fclass", "class", "subclass", "type", "subtype", "kind", "category", "building", "landuse"),
+    *("natural", "leisure", "amenity", "highway", "railway", "waterway", "man_made", "shop"),
+    *("tourism", "water", "historic", "military", "power", "barrier", "craft", "office", "place"),
+)
+"""Fields that tell kinds of features apart: tags of OpenStreetMap, and those of its extracts."""
+WIDEN: Final = "Points need their radius in metres as `buffer`"
 _LEVELS: Final = ("bridge", "layer")
 _UNTYPED: Final = ("road_type missing", "road_type unknown", "highway missing", "highway unknown")
 """Beginnings of notes of a road whose type is not known, so that its speed is a default."""
@@ -48,7 +56,8 @@ _UNTYPED: Final = ("road_type missing", "road_type unknown", "highway missing", 
 class LabelRoads:
     """Roads (or classes) of a label as lines and areas, with a label byte each."""
 
-    lines: NDArray[np.object_]  # 2-D LineStrings and Polygons; multi-part features are split
+    # 2-D LineStrings, Polygons and Points; multi-part features are split
+    lines: NDArray[np.object_]
     value: NDArray[np.uint8]  # 254 for areas of unknown speed; the number of a class; 255 nodata
     crs: str  # x is easting or longitude
     notes: dict[str, int]  # why features were left out or got defaults -> number of features
@@ -122,7 +131,8 @@ class RoadTable:
                 f"{which} has coordinates in degrees, as its CRS {self.crs[:40]} states ({listed})."
                 f" State the right CRS{such}: {crs_command(self.name)}"
             )
-        return f"{which} is a line or area ({listed}). Give a file of lines or areas"
+        widen = f"{WIDEN}. Or give" if POINT in causes else "Give"
+        return f"{which} is a line or area ({listed}). {widen} a file of lines or areas"
 
 
 def read_road_table(
@@ -134,7 +144,8 @@ def read_road_table(
     """
     file = source
     if not isinstance(file, VectorFile):
-        file = VectorFile.open(file, name, where=rule.where, encoding=rule.label_encoding)
+        options = {"where": rule.where, "encoding": rule.label_encoding}
+        file = VectorFile.open(file, name, points=rule.buffer is not None, **options)
     wanted = {rule.width_field or ""}
     if rule.classes is None:
         layer, file_notes = _road_layer(file, rule)
@@ -142,7 +153,7 @@ def read_road_table(
         wanted |= {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields}
     else:
         layers, file_notes = _class_layers(file, rule, rule.classes)
-        wanted.add(rule.classes.field or "")
+        wanted |= {rule.classes.field or "", *_TAGS}
     return _table(file.read(layers, wanted), rule, file_notes)
 
 
@@ -160,12 +171,7 @@ def _road_layer(file: VectorFile, rule: SpeedRule) -> tuple[Layer, tuple[str, ..
     named = rule.layer or (OSM_LINES if file.name.lower().endswith(OSM_SUFFIXES) else None)
     if named is not None:
         return file.layer(named), ()
-    layers = list(file.layers.values())
-    if not layers:
-        raise LabelError(
-            f"{file.name}: no layer of lines or areas; layers: {file.present}. Give a file of road "
-            "centre lines, or of the areas of roads"
-        )
+    layers = _usable_layers(file)
     # 2.
     lines = [layer for layer in layers if layer.has_lines]
     candidates = lines or layers
@@ -183,6 +189,17 @@ def _road_layer(file: VectorFile, rule: SpeedRule) -> tuple[Layer, tuple[str, ..
     others.sort(key=lambda layer: layer not in lines)
     note = f"layer {candidates[0]} read as roads, layers not read: {', '.join(map(str, others))}"
     return candidates[0], (note,) if others else ()
+
+
+def _usable_layers(file: VectorFile) -> list[Layer]:
+    """Return the layers of lines and areas; those of points if there are no others."""
+    layers = [layer for layer in file.layers.values() if not layer.is_points]
+    if found := layers or [*file.layers.values()]:
+        return found
+    widen = f"{WIDEN}. Or give" if "Point" in file.present else "Give"
+    raise LabelError(
+        f"{file.name}: no layer of lines or areas; layers: {file.present}. {widen} a file of these"
+    )
 
 
 def _holds_roads(file: VectorFile, layer: Layer, rule: SpeedRule) -> bool:
@@ -208,29 +225,43 @@ def _class_layers(
     of a field with its name are not read.
     """
     names = [name.strip() for name in (rule.layer or "").split(",") if name.strip()]
-    layers = [file.layer(name) for name in names] or list(file.layers.values())
+    layers = [file.layer(name) for name in names]
     if not names and classes.field is not None:
-        layers = [layer for layer in layers if classes.field in layer.fields] or layers
-    if not layers:
-        raise LabelError(f"{file.name}: no layer of lines or areas; layers: {file.present}")
+        layers = [layer for layer in file.layers.values() if classes.field in layer.fields]
+    layers = layers or _usable_layers(file)
     if not classes.is_all:
         return layers, ()
     name = classes.names[1]
-    own = [layer for layer in layers if layer.name == name]
+    own = [layer for layer in file.layers.values() if layer.name == name and not names]
     if not own and not names and len(layers) > 1:
         raise LabelError(
             f"{file.name}: none of its layers is called {name}; layers: {file.present}. Name those "
             "of the class as `layer`"
         )
     layers = own or layers
-    if name not in layers[0].fields:
-        return layers, ()
-    values = sorted({str(value) for (value,) in file.sample(layers[0], [name]) if value})
-    note = (
-        f"all features are the class {name}, whatever their field {name} has: "
-        f"{', '.join(values[:3])}, ... For classes by its values give it as `class_field`"
+    return layers, () if rule.where else _kinds(file, layers[0], name)
+
+
+def _kinds(file: VectorFile, layer: Layer, name: str) -> tuple[str, ...]:
+    """Return a note if fields tell kinds of features apart, and all features are one class."""
+    fields = [field for field in layer.fields if field.lower() in {*_KINDS, name.lower()}]
+    rows = file.sample(layer, fields) if fields else set()
+    values = {
+        field: {"" if is_null(value) else str(value) for value in column}
+        for field, column in zip(fields, zip(*rows, strict=True), strict=False)
+    }
+    several = {field: sorted({*texts} - {""}) for field, texts in values.items() if len(texts) > 1}
+    if not several:
+        return ()
+    own = next((field for field in several if field.lower() == name.lower()), None)
+    field = own or next(iter(several))
+    condition = f'"{own}" IS NOT NULL' if own else f"\"{field}\" = '{several[field][0]}'"
+    listed = "; ".join(f"{key} ({', '.join(some[:3])})" for key, some in several.items())
+    return (
+        f"all features are the class {name}, whatever their fields tell: {listed[:300]}. Select "
+        f"some by `where`, such as '{condition}'; for classes by values give a field as "
+        "`class_field`",
     )
-    return layers, (note,) if len(values) > 1 else ()
 
 
 # Features to label bytes
@@ -243,7 +274,15 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
     for index, problem in bad_lines(features.shapes, features.crs).items():
         usable[index] = False
         problems[features.feature[index]] = problem
+    points = shapely.get_dimensions(features.shapes) == 0
+    if rule.classes is None and not points.all():  # nodes of roads
+        for index in features.feature[points & usable]:
+            problems[index] = POINT
+        usable &= ~points
     lines, feature = features.shapes[usable], features.feature[usable]
+    said = [""] * len(problems)
+    if rule.classes is not None:
+        lines, said = _filled(lines, feature, features.attributes, 2 * rule.half_width)
     has_line = np.zeros(len(problems), dtype=bool)
     has_line[feature] = True
     is_area = np.zeros(len(problems), dtype=bool)
@@ -264,6 +303,8 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
         of_feature = [problem, *(remarks[i] if has_line[i] else ())]
         if has_line[i] and not is_area[i] and value[i] != LEFT_OUT:  # areas need no width
             of_feature.append(width_notes[i])
+        if value[i] != LEFT_OUT and np.isnan(widths[i]):
+            of_feature.append(said[i])
         notes.append(tuple(filter(None, of_feature)))
     reads_speeds = bool(rule.fields) or rule.classes is not None
     given = [
@@ -284,6 +325,28 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
         tuple(given),
         tags,
     )
+
+
+def _filled(
+    lines: NDArray[np.object_],
+    feature: NDArray[np.intp],
+    attributes: Sequence[Attributes],
+    width: float,
+) -> tuple[NDArray[np.object_], list[str]]:
+    """Return shapes of classes, closed lines but roads as areas, and a note per feature."""
+    road = np.array([tags_road(row) for row in attributes], bool)[feature]
+    dimensions = shapely.get_dimensions(lines)
+    rings = shapely.is_ring(lines) & (dimensions == 1) & ~road
+    xy, index = shapely.get_coordinates(lines[rings], return_index=True)
+    filled = lines.copy()
+    filled[rings] = shapely.polygons(shapely.linearrings(xy, indices=index))
+    notes = [""] * len(attributes)
+    for i, ring, kind in zip(feature.tolist(), rings.tolist(), dimensions.tolist(), strict=True):
+        if ring:
+            notes[i] = "closed line read as an area"
+        elif kind < _AREA and not notes[i]:
+            notes[i] = f"{'line' if kind else 'point'} drawn {width:g} m wide"
+    return filled, notes
 
 
 def _road_values(

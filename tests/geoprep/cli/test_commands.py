@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.factory import PLACES, row_of_scenes, texture, write_image, write_roads
 
+from geoprep.cli.progress import grouped
 from geoprep.store.reader import StoreReader
 
 SIDE = 64
@@ -190,3 +191,13 @@ def test_a_build_prints_how_values_were_stretched(geoprep, tmp_path, monkeypatch
     assert "--rescale 100,900: 100 to 900\n" in geoprep(*build, "wide", "--rescale", "100,900").out
     assert "each scene and band: 9 to 99\n" in geoprep(*build, "bytes", "--rescale", "scene").out
     assert "stretched" not in geoprep(*build, "bytes").out
+
+
+def test_equal_reasons_of_scenes_are_one_line_with_their_count():
+    failed = [
+        (f"s{i}", f"/in/s{i}.geojson: none of its {i} features intersects the scene s{i}")
+        for i in range(3, 6)
+    ]
+    other = ("t", "t.tif: no such file; check the path.")
+    first = f"3 scenes such as s3: {failed[0][1]}"
+    assert grouped([*failed[:2], other, failed[2]]) == [first, f"t: {other[1]}"]

@@ -68,5 +68,6 @@ def test_a_field_with_the_name_of_a_single_class_is_noted(tmp_path):
     roads = read_roads(written(tmp_path, ["lake", "wood"]), rule=rule)
     assert roads.value.tolist() == [1, 1]
     (note,) = roads.notes
-    assert "whatever their field code has: lake, wood, ... For classes by its values" in note
+    assert "whatever their fields tell: code (lake, wood). Select some by `where`, such as" in note
+    assert "for classes by values give a field as `class_field`" in note
     assert read_roads(written(tmp_path, ["yes", "yes"]), rule=rule).notes == {}
