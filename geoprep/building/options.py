@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from geoprep.labels.raster_rules import ClassRaster, RasterRule
 
 SplitBy = Literal["scene", "block", "folder"]
+MissingLabel = Literal["unlabelled", "background"]
 SplitOverlap = Literal["warn", "unused"]
 Codec = Literal["lz4", "zstd"]
 
@@ -178,6 +179,12 @@ class ImageOptions:
         "must be rasters.",
         "METRES",
         above=0,
+    )
+    missing_label: MissingLabel = _source(
+        "unlabelled",
+        "Meaning of an image without a label file among those that have one: unlabelled, or "
+        "background: it has none of the roads or classes.",
+        sparse=True,
     )
     tile: int | None = _tiles(
         None,

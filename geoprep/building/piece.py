@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from geoprep.building.options import parse_rescale
 from geoprep.building.records import ScenePart, ShardRecord, ShardTask
 from geoprep.building.rows import SceneRows
-from geoprep.building.scene import PlannedScene
+from geoprep.building.scene import ALL_BACKGROUND, PlannedScene
 from geoprep.grid import Grid
 from geoprep.imagery.counts import count_source
 from geoprep.imagery.decoding import ImageWindow, decided, read_pixels
@@ -157,6 +157,12 @@ def label_tiles(piece: Piece, tiles: Tiles, record: ShardRecord) -> dict[str, in
     """Write the labels of all tiles and levels; return remarks with counts."""
     task, part, pixels = piece.task, piece.part, piece.pixels
     assert part.scene.label is not None
+    if part.scene.label == ALL_BACKGROUND:
+        for _, labels, factor in piece.levels(tiles):
+            for label, window in zip(labels, part.scene.windows, strict=True):
+                ys, xs = piece.edges(window, factor)
+                label[: len(ys) - 1, : len(xs) - 1] = BACKGROUND
+        return {}
     rule = task.options.raster_rule(part.scene.label)
     if rule is None:
         with record.stage("labels"):

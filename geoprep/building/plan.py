@@ -15,6 +15,7 @@ from geoprep import __version__
 from geoprep.building.options import BuildOptions
 from geoprep.building.request import check_kinds
 from geoprep.building.scene import (
+    ALL_BACKGROUND,
     Layout,
     PlannedScene,
     compare_equal,
@@ -38,6 +39,7 @@ from geoprep.sources.stac_items import SWAPPED
 from geoprep.storage.addresses import is_remote, split_address
 from geoprep.store.classes import BACKGROUND_NAME
 from geoprep.store.schema import CLASSES_SCHEMA, StoreMeta
+from geoprep.texts import counted
 
 _COLOURS: Final = 3
 """Bands of a mask of colours."""
@@ -141,9 +143,16 @@ def make_plan(
     facts = [f"{scene.id} {scene.facts}" for scene in scenes]
     digest = inputs_digest(facts, scenes, [road_file, options.split_file]) if read_inputs else ""
     scenes = compare_equal(scenes, executor)
+    empty = [scene.label is None for scene in scenes]
+    if options.missing_label == "background":
+        _require_background(empty, road_file, options)
+        what = "without a label file: background"
+        notes += (f"{counted(sum(empty), 'image')} {what}",) * any(empty)
     tiles = 0
     for i, scene in enumerate(scenes):  # in place: the plan of a million scenes is held once
         label = scene.label or road_file
+        if label is None and options.missing_label == "background":
+            label = ALL_BACKGROUND
         own_failure = vector_label_failure(scene.label, scene.grid)
         scene = replace(
             layout.tiled(scene, first_tile=tiles),
@@ -313,6 +322,19 @@ def _require_own_places(scenes: Sequence[PlannedScene]) -> None:
                 "names of their images, or a pattern as `label_name`, such as 'mask_{name}'; or "
                 "join the labels of all images to one file"
             )
+
+
+def _require_background(
+    empty: Sequence[bool], road_file: str | None, options: BuildOptions
+) -> None:
+    """Refuse `missing_label` background where no label file can be missing, or without that."""
+    if road_file or all(empty):
+        raise UsageError("`missing_label` needs `labels` of a file per image: leave it out")
+    if options.class_rule and BACKGROUND_NAME not in options.class_rule.names:
+        raise UsageError(
+            f"`missing_label` background needs a class of that name: begin `classes` with "
+            f"{BACKGROUND_NAME}"
+        )
 
 
 def open_shared_roads(sources: Sequence[SourceScenes], options: BuildOptions) -> RoadFile | None:

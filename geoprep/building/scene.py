@@ -39,6 +39,8 @@ BAND_NAMES = {
     "MS": WORLDVIEW_BANDS,
     "PAN": ("pan",),
 }
+ALL_BACKGROUND: Final = ""
+"""Label of a scene without a label file, which says that all of it is background."""
 _MOST_TOGETHER: Final = 64
 """Largest number of scenes whose headers or files one task reads."""
 

@@ -104,7 +104,8 @@ def render_scene(part: ScenePart, task: ShardTask, record: ShardRecord) -> tuple
 
 def _fill(tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRecord) -> Outcome:
     """Read and render a part in the pieces that `pieces` returns."""
-    notes = Counter[str]()
+    notes, label = Counter[str](), part.scene.label
+    pixels = bool(task.options.classes and label and task.options.raster_rule(label))
     with SceneRows(part.scene) as source:
         for run in pieces(part, task.meta.tile):
             whole, windows = part.whole, (run.start, run.stop)
@@ -113,7 +114,7 @@ def _fill(tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRecord) -
             outcome = _fill_piece(own_tiles, some, task, record, source)
             if outcome.status == "skipped":
                 return outcome
-            add_notes(notes, outcome.notes, task.options)
+            add_notes(notes, outcome.notes, pixels=pixels)
     if part.surveyed is not None and part.surveyed.notes:  # pieces overlap, its strips do not
         notes = Counter(part.surveyed.notes)
     return replace(outcome, notes=dict(notes))
@@ -176,9 +177,9 @@ def too_empty(nodata: float, options: BuildOptions) -> str:
     return f"{nodata:.1%} nodata, more than --max-nodata {options.max_nodata:g}"
 
 
-def add_notes(notes: Counter[str], more: Mapping[str, int], options: BuildOptions) -> None:
-    """Add remarks on a part of a label: counts of pixels for classes, else of the whole label."""
-    if options.classes is None:
-        notes |= Counter(more)
-    else:
+def add_notes(notes: Counter[str], more: Mapping[str, int], *, pixels: bool) -> None:
+    """Add remarks on a part of a label: counts of ``pixels``, else of the whole label."""
+    if pixels:
         notes += Counter(more)
+    else:
+        notes |= Counter(more)

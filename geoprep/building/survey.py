@@ -246,7 +246,7 @@ def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
 def _has_label_strips(plan: Plan, index: int) -> bool:
     """Return whether a scene's label is a raster that several shards read."""
     scene = plan.scenes[index]
-    if scene.label is None or plan.options.raster_rule(scene.label) is None:
+    if not scene.label or plan.options.raster_rule(scene.label) is None:
         return False
     return plan.in_several_shards(scene)
 
@@ -256,7 +256,7 @@ def _with_label(plan: Plan, index: int, outcome: Outcome, totals: _Totals) -> Ou
     failure, unlisted, notes = totals.failure, Counter[str](), Counter[str]()
     for strip in totals.ordered():
         unlisted.update(strip.unlisted)
-        add_notes(notes, strip.notes, plan.options)
+        add_notes(notes, strip.notes, pixels=plan.options.classes is not None)
     label = plan.scenes[index].label
     assert label is not None
     if not failure and unlisted and (rule := plan.options.class_rule):

@@ -8,7 +8,7 @@ from affine import Affine
 from helpers.rasters import write_raster
 
 import geoprep as gp
-from geoprep.errors import LabelError
+from geoprep.errors import LabelError, UsageError
 from geoprep.store.scenes import read_label
 
 X, Y, SIDE = 400_000.0, 6_200_000.0, 200
@@ -132,3 +132,39 @@ def test_areas_of_many_kinds_as_one_class_are_noted_with_the_condition(built, su
     note = capsys.readouterr().err
     assert "fclass (house, park)" in note
     assert "\"fclass\" = 'house'" in note
+
+
+@pytest.mark.parametrize("kind", ["areas", "masks", "roads"])
+def test_no_label_file_can_mean_background(tmp_path, kind, capsys):
+    for i, name in enumerate("abc"):
+        place = Affine(1, 0, X + 1000 * i, 0, -1, Y)
+        write_raster(tmp_path / f"{name}.tif", np.full((3, 64, 40), 99, np.uint8), transform=place)
+    given = {"images": f"{tmp_path}/*.tif", "labels": f"{tmp_path}/a.*", "tile": 32, "levels": 2}
+    if kind == "masks":
+        given |= {"labels": tmp_path / "masks", "classes": "building=1"}
+        place = Affine(1, 0, X, 0, -1, Y)
+        write_raster(tmp_path / "masks" / "a.tif", np.ones((1, 64, 40), np.uint8), transform=place)
+    else:
+        given["labels"] = f"{tmp_path}/*.geojson"
+        given |= {"classes": "building"} if kind == "areas" else {}
+        shape = at(8, 8, 16, 16) if kind == "areas" else outline(at(8, 8, 16, 16))
+        frame = geopandas.GeoDataFrame({"highway": ["primary"]}, geometry=[shape], crs="EPSG:32637")
+        frame.to_file(tmp_path / "a.geojson")
+    given |= {"out": tmp_path / "a.zarr", "val": 0.0}
+    assert (gp.build_zarr(**given).scenes.status == "unlabelled").sum() == 2
+    store = gp.build_zarr(**given, missing_label="background", overwrite=True)
+    assert "2 images without a label file: background" in capsys.readouterr().err
+    assert (store.scenes.status == "ok").all()
+    for scene, level in ((0, None), (1, None), (2, 16)):
+        label = read_label(store.reader, scene, level)
+        assert (label != 255).all()
+        assert label.any() == (scene == 0)
+    assert gp.check_store(store).ok
+    if kind != "roads":
+        classes = "building=1,water=2" if kind == "masks" else "building,water"
+        with pytest.raises(UsageError, match="begin `classes` with background"):
+            gp.build_zarr(**given | {"classes": classes}, missing_label="background", dry_run=True)
+    given["labels"] = f"{tmp_path}/a.geojson"
+    if kind == "areas":
+        with pytest.raises(UsageError, match="`missing_label` needs `labels` of a file per image"):
+            gp.build_zarr(**given, missing_label="background", dry_run=True)
