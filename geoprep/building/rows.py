@@ -146,7 +146,7 @@ class SceneRows:
             values[max(rows.start - first, 0) : rows.stop - first, cols]
             for first, values in self._last.items()
         ]
-        return np.concatenate(joined)
+        return np.ascontiguousarray(joined[0]) if len(joined) == 1 else np.concatenate(joined)
 
     def _strips(self, rows: slice) -> Iterator[tuple[int, NDArray[Any]]]:
         for first, last in strips(self._scene):
