@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from rasterio.enums import Resampling
 from rasterio.io import DatasetReader
 from rasterio.vrt import WarpedVRT
+from rasterio.windows import Window
 
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
 from geoprep.imagery.description import Raster
 from geoprep.imagery.headers import describe
+from geoprep.imagery.samples import nearest_pixels
 from geoprep.palette import class_colours
 from geoprep.storage.inputs import open_image
 
@@ -140,8 +142,8 @@ def _on_grid(path: Path, dataset: DatasetReader, like: ClassPixels) -> NDArray[A
     if onto.georeferenced != bool(dataset.crs):
         raise ImageError(f"{path} and {like.path}: only one of them is georeferenced")
     if not onto.georeferenced:
-        shape = (dataset.count, *onto.shape)
-        return np.asarray(dataset.read(out_shape=shape, resampling=Resampling.nearest))
+        whole = Window(0, 0, dataset.width, dataset.height)
+        return nearest_pixels(dataset.read, None, whole, onto.shape)
     fill = NODATA if dataset.nodata is None else dataset.nodata
     grid = {"crs": onto.crs, "transform": onto.transform, "nodata": fill}
     grid |= {"width": onto.width, "height": onto.height, "resampling": Resampling.nearest}

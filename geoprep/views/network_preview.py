@@ -163,7 +163,10 @@ def read_picture(path: StrPath) -> Picture:
 
     Bands, palette and nodata are those of its description; nodata is hatched.
     """
+    from rasterio.windows import Window
+
     from geoprep.imagery.description import Raster
+    from geoprep.imagery.samples import nearest_pixels
 
     with open_image(str(path)) as image:
         raster = Raster.of(image, str(path))
@@ -172,8 +175,13 @@ def read_picture(path: StrPath) -> Picture:
         names = [raster.names[number - 1] for number in raster.default_bands]
         shown = natural_bands([name[-1] or name[0] for name in names])
         bands = [1] if raster.palette else [raster.default_bands[i] for i in shown]
-        values = image.read(bands, out_shape=(len(bands), *shape))
-        valid = image.read_masks(bands, out_shape=values.shape).any(axis=0)
+        if raster.palette or raster.states_nodata:
+            whole = Window(0, 0, image.width, image.height)
+            reads = image.read, image.read_masks
+            values, masks = (nearest_pixels(read, bands, whole, shape) for read in reads)
+            valid = masks.any(axis=0)
+        else:  # overviews serve
+            values, valid = image.read(bands, out_shape=(len(bands), *shape)), np.ones(shape, bool)
     if raster.palette:
         valid &= raster.colours[values[0], 3] > 0
         values = np.moveaxis(raster.colours[values[0], :3], -1, 0)

@@ -16,6 +16,7 @@ from geoprep.imagery.counts import count_source
 from geoprep.imagery.decoding import ImageWindow
 from geoprep.imagery.description import Raster
 from geoprep.imagery.rescale import lookup_tables, percentile_limits, to_bytes
+from geoprep.imagery.samples import nearest_pixels
 from geoprep.imagery.wide import find_usable, held_dtype, is_held_wide
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA
@@ -141,16 +142,22 @@ def _brightened(
     bands = [source.bands[i] - 1 for i in shown]
     (top, left, *_), (down, right) = source.extent, source.scales
     corner = (left, top) if source.on_image else (left * right, top * down)
-    part = Window(*corner, *reversed(source.part_lengths))
+    part = Window(*map(round, corner), *reversed(source.part_lengths))
+    part = part.intersection(Window(0, 0, *reversed(source.lengths)))
     with bounded_cache(), open_image(source.address) as dataset:
         raster = Raster.of(dataset)
         if raster.palette is not None:
-            read: Any = raster.colours[:, bands][dataset.read(1, out_shape=shape, window=part)]
+            indexes = nearest_pixels(dataset.read, 1, part, shape)
+            read: Any = raster.colours[:, bands][indexes]
             nodata: list[float | None] = []
         else:
-            numbers, size = [band + 1 for band in bands], (len(bands), *shape)
-            every = dataset.read(numbers, out_shape=size, window=part)
-            read, nodata = np.moveaxis(every, 0, 2), [dataset.nodatavals[band] for band in bands]
+            numbers = [band + 1 for band in bands]
+            nodata = raster.nodata_of(numbers)
+            if any(value is not None for value in nodata):
+                every = nearest_pixels(dataset.read, numbers, part, shape)
+            else:
+                every = dataset.read(numbers, out_shape=(len(bands), *shape), window=part)
+            read = np.moveaxis(every, 0, 2)
     values = np.ascontiguousarray(read, held_dtype(source.dtype))
     valid = None
     if is_held_wide(values):

@@ -83,11 +83,12 @@ class FileBands:
                 return np.asarray(dataset.read(band, window=window))
             return self._resampled(dataset, self.grid, band, window)
 
-    def sample(self, band: int, most: int) -> NDArray[Any]:
-        """Return pixels (y, x) of a whole band of the file, at most so many per side."""
+    def sample(self, band: int) -> NDArray[Any]:
+        """Return some pixels of a band of the file, one axis; see `imagery.samples`."""
+        from geoprep.imagery.samples import sample_pixels
+
         with self._opened() as dataset:
-            shape = tuple(min(side, most) for side in self.shape)
-            return np.asarray(dataset.read(band, out_shape=shape))
+            return sample_pixels(dataset, band)
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:

@@ -37,10 +37,6 @@ from geoprep.speed import (
 
 T = TypeVar("T")
 
-_SAMPLED: Final = 1024
-"""Pixels per side of the sample that tells a mask from probabilities and speeds."""
-_SAMPLED_OF_MASK: Final = 256
-"""The same where a raster is called a mask, and may only have blurred edges."""
 _OF_MASKS: Final = 2
 """Values of a mask without blurred edges."""
 _MOST_SPEEDS: Final = 24
@@ -214,8 +210,7 @@ def _with_meaning(raster: RoadRaster, stated: Raster, kind: Kind | None) -> Road
         return as_speeds(raster) if kind in (None, "speed") else raster
     if kind is None and (band.description == "road" or band.unit == "probability"):
         return raster
-    most = _SAMPLED_OF_MASK if kind == "mask" else _SAMPLED
-    pixels = cast(FileBands, raster.bands).sample(number, most)
+    pixels = cast(FileBands, raster.bands).sample(number)
     sample = np.unique(pixels)
     sample = sample[np.isfinite(sample)]
     values, has_zero = sample[sample != 0], bool((sample == 0).any())
