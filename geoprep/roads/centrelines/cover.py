@@ -49,12 +49,6 @@ class Cover:
         _, gap = sides.query_nearest(shapely.points(xy), return_distance=True, all_matches=False)
         return np.asarray(gap, np.float64)
 
-    def border_near(self, shape: shapely.Geometry, size: tuple[float, float]) -> shapely.Geometry:
-        """Return the sides of the border that meet a shape of the plane."""
-        sides = _sides(self.boxes, size)
-        near = np.sort(sides.query(shape, predicate="intersects"))
-        return shapely.MultiLineString(list(sides.geometries[near]))
-
     def is_within(self, xy: Floats, size: tuple[float, float]) -> NDArray[np.bool_]:
         """Return which points of the plane are covered, bool (point,)."""
         return shapely.intersects_xy(_placed(self.boxes, size), xy)

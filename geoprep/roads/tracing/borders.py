@@ -1,8 +1,7 @@
-"""Roads that the raster's border cuts off: found, separated, and straightened up to the border."""
+"""Roads that the raster's border cuts off: found, and separated."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -10,9 +9,9 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.centrelines.rasters import RoadRaster, probability_along
+from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.graph import degrees, joined_at_ends
-from geoprep.roads.network import RoadGraph, points
+from geoprep.roads.network import RoadGraph
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +21,6 @@ _TOUCH_M: Final = 12.0
 """A line that follows the border for less than this touches it."""
 _HEADING_M: Final = 10.0
 _LEAST_M: Final = 3.0
-_FARTHEST_M: Final = 25.0
 _PARALLEL: Final = 0.05
 
 
@@ -100,77 +98,13 @@ def _depth(xy: Floats, raster: RoadRaster) -> Floats:
     return np.where(raster.cover.is_within(xy, raster.gsd_m), gap, -gap)
 
 
-def _undisturbed(xy: Floats, raster: RoadRaster) -> Floats:
-    """Return a line that begins near the border from its first undisturbed vertex on."""
-    return xy[np.logical_or.accumulate(_depth(xy, raster) >= _DISTURBED_M)]
-
-
 def _ray(xy: Floats, raster: RoadRaster) -> tuple[Floats, Floats] | None:
     """Return the first undisturbed point of a line that begins near the border, and its heading.
 
     The heading is a unit vector towards the border. None if too little of the line is undisturbed.
     """
-    kept = _undisturbed(xy, raster)
+    kept = xy[np.logical_or.accumulate(_depth(xy, raster) >= _DISTURBED_M)]
     if len(kept) < 2 or (rest := shapely.LineString(kept)).length < _LEAST_M:
         return None
     behind = shapely.get_coordinates(shapely.line_interpolate_point(rest, _HEADING_M))[0]
     return kept[0], (kept[0] - behind) / np.linalg.norm(kept[0] - behind)
-
-
-def straightened(network: RoadGraph, raster: RoadRaster, threshold: float) -> RoadGraph:
-    """Return a network whose roads run straight over the last metres to the border.
-
-    Pixels outside the border are extrapolated, which bends the centre line of a road that crosses
-    the border at a slant. The part next to the border is replaced by an extension of the road in
-    its own heading. Where the extension would leave the road, it takes the shortest line to the
-    border from there.
-    """
-    tips = cut_off_ends(network, raster)
-    for side in (0, 1):
-        network = _straightened(network, raster, threshold, tips, side)
-    return network
-
-
-def _straightened(
-    network: RoadGraph,
-    raster: RoadRaster,
-    threshold: float,
-    tips: NDArray[np.bool_],
-    side: int,
-) -> RoadGraph:
-    """Straighten the first (side 0) or the last (side 1) metres of edges."""
-    turn, straight = 1 - 2 * side, {}
-    for edge in np.flatnonzero(tips[network.ends[:, side]]).tolist():
-        xy = shapely.get_coordinates(network.lines[edge])
-        line = _straight_start(xy[::turn], raster)
-        if line is not None:
-            straight[edge] = line
-    if not straight:
-        return network
-    start, stop = (np.array([line[k] for line in straight.values()]) for k in (1, 0))
-    on_road = np.logical_and.accumulate(
-        probability_along(raster, start, stop) >= threshold * 255, 1
-    )
-    corners = start + on_road.mean(axis=1)[:, None] * (stop - start)
-    nodes, lines = network.nodes.copy(), network.lines.copy()
-    to_border = shapely.shortest_line(points(corners), raster.cover.border(raster.gsd_m))
-    on_border = shapely.get_coordinates(shapely.get_point(to_border, 1))
-    for (edge, line), tip, corner in zip(straight.items(), on_border, corners, strict=True):
-        nodes[network.ends[edge, side]] = tip
-        lines[edge] = shapely.LineString(np.concatenate([[tip, corner], line[1:]])[::turn])
-    return replace(network, nodes=nodes, lines=lines)
-
-
-def _straight_start(xy: Floats, raster: RoadRaster) -> Floats | None:
-    """Return a line that begins at the border; None if it follows the border or is too short."""
-    ray = _ray(xy, raster)
-    if ray is None:
-        return None
-    start, heading = ray
-    extension = shapely.LineString([start, start + _FARTHEST_M * heading])
-    border = raster.cover.border_near(extension, raster.gsd_m)
-    met = shapely.intersection(extension, border)
-    if met.is_empty:
-        return None
-    reach = shapely.distance(shapely.Point(start), met)
-    return np.concatenate([[start + reach * heading], _undisturbed(xy, raster)])

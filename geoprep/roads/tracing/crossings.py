@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.roads.graph import anchored, connected, degrees, with_chains_joined
-from geoprep.roads.network import RoadGraph
-from geoprep.roads.tracing.arms import SIDE_SIN, STRAIGHT_COS, arms_of, cross, lines_of_arms
+from geoprep.roads.network import RoadGraph, points_along
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 JUNCTION_M: Final = 5.0
@@ -37,6 +37,17 @@ JUNCTION_M: Final = 5.0
 _APART_M: Final = 3.0
 """Two roads that meet a third one at least this far apart, across themselves, have two junctions.
 """
+_NEAR_M: Final = 12.0
+_FAR_M: Final = 32.0
+"""The line of an arm is taken between these distances from its junction: nearer it is bent, for 7 m
+where roads 8 m wide part at 15 degrees, and by smoothing.
+"""
+_LEAST_M: Final = 6.0
+"""Minimum length that the line of an arm is taken over."""
+_STRAIGHT_COS: Final = np.cos(np.radians(25))
+"""Two arms are one straight road if they turn by less than 25 degrees."""
+_SIDE_SIN: Final = np.sin(np.radians(35))
+"""A side road leaves the road at 35 degrees or more: at less its place along it is uncertain."""
 
 
 def with_wide_junctions_merged(network: RoadGraph, reach_m: NDArray[np.float64]) -> RoadGraph:
@@ -93,9 +104,9 @@ def _with_offset_junctions(network: RoadGraph, short: Ints) -> tuple[RoadGraph, 
     alone = (np.bincount(pairs.reshape(-1), minlength=len(network.nodes)) == 1)[pairs].all(axis=1)
     three = (degrees(network)[pairs] == 3).all(axis=1)
     short = short[alone & three]
-    arms = arms_of(network, network.ends[short].reshape(-1))
+    arms = _arms_of(network, network.ends[short].reshape(-1))
     outer = arms[arms // 2 != np.repeat(short, 2)[:, None]].reshape(-1, 2, 2)
-    near, heading, known = lines_of_arms(network, outer)
+    near, heading, known = _lines_of_arms(network, outer)
     # 2: both arms follow the line between their beginnings
     rows = np.arange(len(short))
     between = near[:, 1, None] - near[:, 0, :, None]  # (pair, arm of the first, of the second, xy)
@@ -112,14 +123,14 @@ def _with_offset_junctions(network: RoadGraph, short: Ints) -> tuple[RoadGraph, 
     feet, sine = [], []
     for side, chosen in ((0, 1 - first), (1, 1 - second)):
         place, away = near[rows, side, chosen], heading[rows, side, chosen]
-        turn = cross(along, away)
+        turn = _cross(along, away)
         sine.append(np.abs(turn))
         with np.errstate(divide="ignore", invalid="ignore"):
-            feet.append(cross(place - begin, away) / turn)
+            feet.append(_cross(place - begin, away) / turn)
     # 4
     gap = (feet[1] - feet[0]) * np.minimum(*sine)
-    apart = known.all(axis=(1, 2)) & (straight.max(axis=1) >= STRAIGHT_COS)
-    apart &= (np.minimum(*sine) >= SIDE_SIN) & (gap >= _APART_M)
+    apart = known.all(axis=(1, 2)) & (straight.max(axis=1) >= _STRAIGHT_COS)
+    apart &= (np.minimum(*sine) >= _SIDE_SIN) & (gap >= _APART_M)
     xy = begin[:, None] + np.stack(feet, axis=1)[..., None] * along[:, None]
     moved = np.linalg.norm(xy - network.nodes[network.ends[short]], axis=2)
     apart &= (moved < JUNCTION_M / 2).all(axis=1)
@@ -127,3 +138,41 @@ def _with_offset_junctions(network: RoadGraph, short: Ints) -> tuple[RoadGraph, 
     nodes[network.ends[short[apart]]] = xy[apart]
     lines = anchored(network.lines, network.ends, nodes)
     return replace(network, nodes=nodes, lines=lines), short[apart]
+
+
+def _arms_of(network: RoadGraph, nodes: Ints) -> Ints:
+    """Return the arms of nodes of three edges, int64 (node, 3).
+
+    Arms are edges as they leave a node: number ``2 * edge + side`` leaves the first node of its
+    edge if the side is 0.
+    """
+    flat = network.ends.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    first = np.searchsorted(flat[order], nodes)
+    arms: Ints = order[first[:, None] + np.arange(3)]
+    return arms
+
+
+def _lines_of_arms(network: RoadGraph, arms: Ints) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return where the straight part of arms begins, their headings, and which are long enough.
+
+    A straight line is fitted to 17 points of each arm, from 12 m (or a third of the edge) to 32 m:
+    two of them would give its heading with nearly twice the error.
+    """
+    edge, last = arms // 2, arms % 2 == 1
+    length = network.length_m[edge]
+    near, far = np.minimum(_NEAR_M, length / 3), np.minimum(_FAR_M, length)
+    share = np.linspace(-1.0, 1.0, 17)
+    along = np.multiply.outer((1 - share) / 2, near) + np.multiply.outer((1 + share) / 2, far)
+    along = np.where(last, length - along, along)
+    line = np.broadcast_to(edge, along.shape).ravel()
+    xy = points_along(network.lines, line, along.ravel()).reshape(*along.shape, 2)
+    step = np.einsum("p,p...->...", share, xy) / (share**2).sum()
+    size = np.linalg.norm(step, axis=-1)
+    heading = step / np.maximum(size, 1e-9)[..., None]
+    return xy.mean(axis=0) - step, heading, far - near >= _LEAST_M
+
+
+def _cross(a: Floats, b: Floats) -> Floats:
+    """Return the cross products of vectors of the plane, (...)."""
+    return np.asarray(a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0], np.float64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -15,14 +14,12 @@ from geoprep.errors import ImageError
 from geoprep.grid import Grid, utm_crs_of
 from geoprep.roads.centrelines.rasters import RoadRaster, probability_along
 from geoprep.roads.centrelines.thinning import Skeleton, skeleton
-from geoprep.roads.graph import degrees, subnetwork, with_chains_joined
+from geoprep.roads.graph import subnetwork, with_chains_joined
 from geoprep.roads.network import Plane, RoadGraph
 from geoprep.roads.options import Tracing
-from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
+from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border
 from geoprep.roads.tracing.bridges import with_bridges
 from geoprep.roads.tracing.crossings import with_junctions_merged, with_wide_junctions_merged
-from geoprep.roads.tracing.dead_ends import with_ends_extended
-from geoprep.roads.tracing.forks import with_forks_moved
 from geoprep.roads.tracing.gaps import DeadEnds, Links, with_gaps_closed
 from geoprep.roads.tracing.pixel_graph import pixel_network
 from geoprep.roads.tracing.probable_paths import links_along_paths
@@ -34,7 +31,6 @@ from geoprep.roads.tracing.pruning import (
     without_small_components,
     without_spurs,
 )
-from geoprep.roads.tracing.side_roads import with_through_roads_straight
 from geoprep.roads.tracing.speeds import edge_confidence, edge_speeds
 
 Advance = Callable[[int, int], None]
@@ -45,12 +41,8 @@ _FINE: Final = 1.25
 """Pixels of up to this many tolerances need no smoothing: simplification straightens lines."""
 _RAGGED_M: Final = 2.0
 """Smoothing that brings the heading error of straight predicted roads below 3 degrees."""
-_EXTENDED_M: Final = 14.0
-"""Dead ends are extended by at most this, measured from 8 m before them."""
 _WIDE_M: Final = 7.0
 """Roads this far from the background, along rows and columns, are wide: 10 to 14 m."""
-_END: Final = 0.7
-"""Predicted roads end at this probability: lower ones reach on beyond the end of the road."""
 
 
 def trace(
@@ -63,15 +55,11 @@ def trace(
     """Return the road network of a raster, with the speeds that it holds."""
     options, raster = options or Tracing(), raster.decoded()
     pixels = skeleton(raster, options, workers=workers, advance=advance)
-    threshold, _ = options.thresholds(raster.threshold)
     reach_at = _wide_areas(pixels)
     network = split_at_border(pixel_network(pixels), raster)
     network = without_spurs(network, options.spur_m, cut_off_ends(network, raster), reach_at)
     network = with_wide_junctions_merged(network, reach_at(network.nodes))
-    network = straightened(network, raster, threshold)
     network = smoothed(network, _smoothing_m(raster, options), min(raster.gsd_m))
-    network = with_forks_moved(network, partial(_is_road, raster, threshold))
-    network = with_through_roads_straight(network)
     network = simplified(network, options.simplify_m)
     network = with_junctions_merged(network)
     if options.close_gaps:
@@ -81,7 +69,6 @@ def trace(
         mean = edge_confidence(network, raster)[:, 0]
         network = with_chains_joined(subnetwork(network, mean >= options.min_confidence))
     network = without_small_components(network, options.min_length_m)
-    network = _with_ends_extended(network, raster, threshold)
     network = replace(network, speed_mph=edge_speeds(network, raster))
     network = with_bridges(network, options.motorway_mph)
     if probable:
@@ -138,23 +125,6 @@ def _with_gaps_closed(network: RoadGraph, raster: RoadRaster, options: Tracing) 
             paths=paths if probable and options.path_m else None,
         )
     )
-
-
-def _with_ends_extended(network: RoadGraph, raster: RoadRaster, threshold: float) -> RoadGraph:
-    """Return a network whose dead ends inside the raster reach the end of the road's pixels."""
-    probable = raster.kind == "probability"
-    tips = np.flatnonzero((degrees(network) == 1) & ~at_border(network.nodes, raster))
-    is_road = partial(_is_road, raster, max(threshold, _END) if probable else threshold)
-    pixel_m = None if probable else max(raster.gsd_m)
-    return with_ends_extended(network, tips, is_road, _EXTENDED_M, cap_pixel_m=pixel_m)
-
-
-def _is_road(
-    raster: RoadRaster, threshold: float, start: NDArray[np.float64], stop: NDArray[np.float64]
-) -> NDArray[np.bool_]:
-    step = min(raster.gsd_m) / 2
-    on_road = probability_along(raster, start, stop, step_m=step) >= max(1, round(threshold * 255))
-    return np.asarray(on_road, np.bool_)
 
 
 def _in_utm(network: RoadGraph, raster: RoadRaster, grid: Grid) -> RoadGraph:

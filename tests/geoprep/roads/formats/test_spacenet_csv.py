@@ -119,9 +119,9 @@ def test_a_georeferenced_network_is_written_in_pixels(tmp_path):
     assert head == ["ImageId", "WKT_Pix", "length_m", "travel_time_s"]
     line = shapely.from_wkt(wkt)
     assert image == "AOI_2_Vegas_img0"
-    assert np.allclose(sorted(x for x, _ in line.coords), (0, 300), atol=0.01)
+    assert np.allclose(sorted(x for x, _ in line.coords), (0.5, 299.5), atol=0.01)
     assert np.allclose([y for _, y in line.coords], 100, atol=1)
-    assert float(length) == pytest.approx(300 * 0.2427, rel=1e-3)
+    assert float(length) == pytest.approx(299 * 0.2427, rel=1e-3)
     assert float(time) == pytest.approx(float(length) / (30 * 0.44704), abs=1e-3)
 
 

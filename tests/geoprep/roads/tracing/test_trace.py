@@ -40,7 +40,7 @@ def test_lines_run_through_the_centres_of_pixels():
     mask[20] = 1
     made = trace(array_raster(mask, pixel_size_m=0.5), Tracing(min_area_m2=0))
     assert (shapely.get_coordinates(made.lines)[:, 1] == -20.5 * 0.5).all()
-    assert sorted(made.nodes[:, 0]) == [0, 30]  # from border to border
+    assert sorted(made.nodes[:, 0]) == [0.25, 29.75]  # from the first pixel to the last
 
 
 def test_a_ring_is_one_edge_from_a_node_to_itself():
@@ -123,7 +123,7 @@ def test_networks_are_georeferenced_like_their_pixels(tmp_path, crs, transform, 
     xy = shapely.get_coordinates(made.lines)
     col, row = ~transform * back.transform(*xy.T)
     assert np.allclose(row, 150.5, atol=1e-3)
-    assert [col.min(), col.max()] == pytest.approx([40, 261], abs=0.3)  # dead ends: of the pixels
+    assert [col.min(), col.max()] == pytest.approx([40.5, 260.5], abs=0.3)
     ends = back.transform(
         *(transform * np.array([[col.min(), col.max()], [150.5, 150.5]])), direction="INVERSE"
     )
