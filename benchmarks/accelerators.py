@@ -269,7 +269,7 @@ class Measurement:
         trainer, step = stepping(self.store, self.work, self.device.type, case)
         for _ in range(scale.trained):  # until there are roads
             step()
-        trainer.save_best()
+        trainer.checkpoints.save_best(trainer.info)
         del trainer, step
         self._release()
         images, repeats = self.work / "images", self.result.settings["repeats"]

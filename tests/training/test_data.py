@@ -14,7 +14,7 @@ from geoprep.store.reader import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
 from training.checkpoint import load
 from training.data import count_fold, differences, model_info, shared_ground, tiles_of
-from training.run import parts, start
+from training.run import header, parts
 from training.settings import Config
 
 
@@ -115,13 +115,13 @@ def test_validation_that_the_device_cannot_hold_streams(fit, out, tmp_path, monk
 
 
 def test_interleaved_memory_is_advised_on_machines_with_several_nodes(monkeypatch):
-    monkeypatch.setattr(start, "touched_nodes", lambda: 2)
+    monkeypatch.setattr(header, "touched_nodes", lambda: 2)
     for residency, advised in (("ram", 1), ("compressed", 1), ("stream", 0), ("device", 0)):
-        notes = [*start._nodes(Config(residency=residency))]
+        notes = [*header._nodes(Config(residency=residency))]
         assert len(notes) == advised
         assert all("2 memory nodes" in n and "numactl --interleave=all" in n for n in notes)
-    monkeypatch.setattr(start, "touched_nodes", lambda: 1)
-    assert not [*start._nodes(Config())]
+    monkeypatch.setattr(header, "touched_nodes", lambda: 1)
+    assert not [*header._nodes(Config())]
 
 
 def test_compressed_tiles_stay_compressed(store):

@@ -44,7 +44,13 @@ def _seconds(
     return max_over_ranks([seconds], run.engine.device)[0]
 
 
-def planned(run: Trainer) -> Iterator[str]:
+def plan(run: Trainer) -> None:
+    """Print what the rest of a run would take. Nothing is saved."""
+    for line in _planned(run):
+        run.report.line(f"{'plan':<12} {line}")
+
+
+def _planned(run: Trainer) -> Iterator[str]:
     """Yield lines on what the rest of a run would take, by `time_step`."""
     config, every, step = run.config, run.config.accumulate, time_step(run)
     given, images = (run.loader, run.validation, every), run.images_per_step
@@ -52,9 +58,9 @@ def planned(run: Trainer) -> Iterator[str]:
     yield _memory(run.engine.device)
     yield f"a step of {counted(images, 'image')} takes {step:.2g} s: {images / step:.1f} images/s"
     yield f"an epoch takes {duration(epoch)}, its validation {duration(validated)}"
-    end = run.epochs
+    end = run.agreed.epochs
     if config.time:
-        end = run.done + epochs_within(run.clock.total - run.clock.used, step, *given)
+        end = run.done + epochs_within(run.agreed.remaining(run.done), step, *given)
     # Of each stage: side of its tiles, samples of a tile and epoch, and the pixels of these.
     work = []
     for stage in config.all_stages:

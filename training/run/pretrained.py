@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from geoprep.imagery.band_names import partner_bands
-from training.checkpoint import BEST, load, trusted
+from training.checkpoint import BEST, Checkpoint, load, load_weights, trusted
 from training.model.build import RESNET34_UNET, SMP, UNET_SMALL, ModelInfo, smp_factory
 from training.settings import Config
 
@@ -49,6 +49,20 @@ def choose_model(config: Config, kind: str) -> tuple[Config, str]:
 def _initial_file(source: str) -> Path:
     path = SYNTHETIC if source == "synthetic" else Path(source)
     return path / BEST if (path / BEST).exists() else path
+
+
+def first_weights(
+    model: nn.Module, info: ModelInfo, config: Config, saved: Checkpoint | None
+) -> str:
+    """Load the weights that a run begins with; return a line on those of a new run."""
+    if saved is not None:
+        load_weights(model, saved.model, str(config.resume))
+        return ""
+    if config.init_from is not None:
+        return load_initial_weights(model, info, config.init_from)
+    if config.encoder_weights == "none":
+        return "random weights"
+    return load_encoder_weights(model, config.encoder_weights, config.model, info.bands)
 
 
 def load_encoder_weights(
