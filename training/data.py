@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import loaders
 from geoprep.crs import METRES_PER_DEGREE
 from geoprep.errors import UsageError
-from geoprep.imagery.band_names import common_name, match_bands, parse_bands
+from geoprep.imagery.band_names import common_name, has_names, match_bands, parse_bands
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
 from geoprep.store.reader import StoreReader
 from geoprep.store.tiles import TileReader
@@ -272,7 +272,8 @@ def _with_names(store: StoreReader, bands: Sequence[str]) -> StoreReader:
         [(name, common_name(name)) for name in names] for names in (bands, store.meta.bands)
     )
     match, names = match_bands(wanted, offered), [*store.meta.bands]
-    if match.missing or match.unnamed or set(bands) <= set(names):
+    named = has_names(wanted) or has_names(offered)  # else positions count
+    if match.missing or (match.unnamed and named) or set(bands) <= set(names):
         return store
     for band, place in zip(bands, match.places, strict=True):
         names[place] = band

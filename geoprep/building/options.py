@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from geoprep.errors import UsageError
-from geoprep.imagery.band_names import parse_bands
+from geoprep.imagery.band_names import parse_bands, parse_names
 from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions, Schema
 from geoprep.options import any_output, check_options, option, workers_option
 
@@ -173,6 +173,14 @@ class ImageOptions:
         "BAND,...",
         parse=parse_bands,
     )
+    band_names: tuple[str, ...] | None = _source(
+        None,
+        "Names of the bands that are stored, in their order, such as red,green,blue,nir.  "
+        "[default: those of the images, if most share them; else colours, or band 1, ...]",
+        "NAME,...",
+        parse=parse_names,
+        sparse=True,
+    )
     pixel_size: float | None = _source(
         None,
         "Pixel size in metres of images that are not georeferenced (PNG, JPEG). Their labels "
@@ -239,6 +247,10 @@ class ImageOptions:
         if self.bands is not None:
             text = self.bands if isinstance(self.bands, str) else ",".join(map(str, self.bands))
             object.__setattr__(self, "bands", parse_bands(text))
+        if self.band_names is not None:
+            given = self.band_names
+            names = parse_names(given if isinstance(given, str) else ",".join(given))
+            object.__setattr__(self, "band_names", names)
 
 
 @dataclass(frozen=True, kw_only=True)

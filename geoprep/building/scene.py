@@ -12,10 +12,17 @@ from typing import Final, NamedTuple, TypeVar
 import xxhash
 
 from geoprep.building.options import BuildOptions
-from geoprep.errors import GeoprepError, SourceError, UsageError
+from geoprep.errors import GeoprepError, ImageError, SourceError, UsageError
 from geoprep.executors.threads import Executor
 from geoprep.grid import Grid, auto_tile, level_sides, tile_windows
-from geoprep.imagery.band_names import Names, band_numbers, has_names, match_bands
+from geoprep.imagery.band_names import (
+    Names,
+    band_numbers,
+    common_name,
+    has_names,
+    match_bands,
+    shared_names,
+)
 from geoprep.imagery.description import NOTHING_STATED, Raster, Stated
 from geoprep.imagery.headers import describe
 from geoprep.imagery.validity import Nodata
@@ -258,6 +265,13 @@ def _usable(
     names = of_file if max(bands) > len(of_product) else of_product
     grid = raster.placed(options.pixel_size)
     chosen = tuple(names[band - 1] for band in bands)
+    if options.band_names:
+        if len(options.band_names) != len(bands):
+            raise ImageError(
+                f"`band_names` names {len(options.band_names)} bands, and {len(bands)} of "
+                f"{raster.name} are stored: give as many"
+            )
+        chosen = tuple((name, common_name(name)) for name in options.band_names)
     units, nodata = raster.units_of(bands, probe.stated.units), options.nodata
     if nodata is None and not raster.reading(bands).states_nodata:
         nodata = probe.stated.nodata
@@ -278,6 +292,10 @@ def _same_bands(
 
     The bands are those of most images, of images with names if there are any.
     """
+    usable = [probe for probe in probes if not probe.failure]
+    own = {probe.id: probe.band_names for probe in usable}
+    shared = dict(zip(own, shared_names([*own.values()]), strict=True))
+    probes = [replace(probe, band_names=shared.get(probe.id, ())) for probe in probes]
     usable = [probe for probe in probes if not probe.failure]
     count = Counter(len(probe.bands) for probe in usable).most_common(1)[0][0] if usable else 0
     counts = Counter(probe.band_names for probe in usable if len(probe.bands) == count)
@@ -313,6 +331,12 @@ def _same_bands(
         )
         if names
     ]
+    if shared != own and has_names(own[usable[0].id]):
+        notes.append(
+            f"most images do not share names of bands such as {_named(own[usable[0].id])} of "
+            f"{shown_address(usable[0].image)}: bands are {_named(wanted)}, by colour or number; "
+            "`band_names` names them"
+        )
     if alphas := [shown_address(probe.image) for probe in checked if probe.alpha]:
         notes.append(
             f"{counted(len(alphas), 'image')} such as {alphas[0]}: band 4 is called alpha and "

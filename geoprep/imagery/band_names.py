@@ -56,6 +56,14 @@ def parse_bands(text: str | None) -> tuple[int | str, ...]:
     return bands
 
 
+def parse_names(text: str | None) -> tuple[str, ...]:
+    """Return different names of bands from text; none of None."""
+    names = tuple(map(str, parse_bands(text)))
+    if len({*names}) < len(names):
+        raise UsageError(f"`band_names` {text}: give each band a name of its own")
+    return names
+
+
 def band_numbers(bands: Sequence[int | str], offered: Sequence[Names], of: str) -> tuple[int, ...]:
     """Return the numbers, from 1, of bands that are given by number or by name.
 
@@ -150,6 +158,23 @@ def _find_bands(wanted: Sequence[Names], offered: Sequence[Names]) -> dict[int, 
             if i not in places and place is not None:
                 places[i] = place
     return places
+
+
+def shared_names(images: Sequence[Sequence[Names]]) -> list[tuple[Names, ...]]:
+    """Return the names of the bands of images; if most do not share them, colours or numbers.
+
+    Examples
+    --------
+    >>> shared_names([[("a.tif: 1", "red"), ("a.tif: 2", "")], [("b", "red"), ("b: 2", "")]])[0]
+    (('red',), ('band 2',))
+    """
+    counts = Counter(tuple(names[0] for names in bands) for bands in images)
+    if not counts or len(counts) == 1 or 2 * max(counts.values()) > len(images):
+        return [tuple(bands) for bands in images]
+    return [
+        tuple((next(filter(None, names[1:]), f"band {n}"),) for n, names in enumerate(bands, 1))
+        for bands in images
+    ]
 
 
 def has_names(bands: Sequence[Names]) -> bool:

@@ -139,6 +139,10 @@ def test_bands_of_a_store_are_found_by_their_names(tmp_path):
     unnamed = write_store(tmp_path / "c.zarr", bands=("band 1", "band 2", "band 3"))
     with pytest.raises(UsageError, match="was trained on bands red, green, blue"):
         tiles_of(facts, (unnamed,), "val")
+    facts = model_info((StoreReader.open(unnamed),), model="resnet34-unet")
+    layers = write_store(tmp_path / "d.zarr", bands=("layer_1", "layer_2", "layer_3"))
+    pixels = [tiles_of(facts, (store,), "val").image for store in (unnamed, layers)]
+    np.testing.assert_array_equal(*pixels)
 
 
 def test_a_damaged_tile_of_a_fold_is_named(tmp_path):

@@ -8,7 +8,7 @@ from helpers.factory import Place, build_of, plan_of, texture, write_image
 from rasterio.enums import ColorInterp
 
 from geoprep.building.options import BuildOptions
-from geoprep.errors import UsageError
+from geoprep.errors import SourceError, UsageError
 from geoprep.imagery import description
 from geoprep.sources.scene import Scene
 
@@ -106,3 +106,30 @@ def test_an_odd_header_fails_one_scene(tmp_path, monkeypatch):
     first, second = plan_of([scene(tmp_path, 0), scene(tmp_path, 1)]).scenes
     assert "0.tif: its header cannot be read (ValueError: 26 is not" in first.failure
     assert not second.failure
+
+
+def test_names_that_images_do_not_share_are_colours_or_numbers(tmp_path):
+    """Tools that cut mosaics write the name of the file into those of its bands."""
+    own = [tuple(f"mosaic_{i}.tif: {band}" for band in range(3)) for i in range(3)]
+    plain = plan_of([scene(tmp_path, i, names=own[i]) for i in range(3)], tile=64)
+    assert plain.meta.bands == ("band 1", "band 2", "band 3")
+    assert not any(one.failure for one in plain.scenes)
+    assert "most images do not share names of bands such as mosaic_0.tif: 0" in plain.notes[-1]
+    assert "`band_names` names them" in plain.notes[-1]
+    stated = [scene(tmp_path, i, names=own[i], colours=RGB) for i in range(2)]
+    stated.append(scene(tmp_path, 2, (2, 1, 0), own[2], RGB[::-1]))
+    plan = plan_of(stated)
+    assert plan.meta.bands == RGB
+    assert [one.bands for one in plan.scenes] == [(1, 2, 3), (1, 2, 3), (3, 2, 1)]
+
+
+def test_bands_get_the_names_that_are_given(tmp_path):
+    scenes = [scene(tmp_path, i, names=(f"{i}a", f"{i}b", f"{i}c")) for i in range(2)]
+    plan = plan_of(scenes, band_names="nir, red,green", tile=64)
+    assert plan.meta.bands == ("nir", "red", "green")
+    assert not plan.notes
+    assert plan_of(scenes, bands=(3, 1), band_names=("b", "a")).meta.bands == ("b", "a")
+    with pytest.raises(SourceError, match=r"names 2 bands, and 3 of .*0\.tif are stored"):
+        plan_of(scenes, band_names="nir,red")
+    with pytest.raises(UsageError, match="a name of its own"):
+        BuildOptions(band_names="a,a")
