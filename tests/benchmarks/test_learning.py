@@ -24,16 +24,21 @@ def test_models_learn_from_a_set_and_are_scored_beside_a_forest(tmp_path, capsys
         images="images/*.tif",
         labels="masks/*.tif",
         test=("images/i6.tif", "images/i7.tif"),
+        prepare=lambda folder: (folder / "prepared").touch(),
         train={"crop": 32, "batch_size": 2},
     )
     sets = {"forest": tiny, "roofs": learning.SETS["roofs"]}
     monkeypatch.setattr(learning, "SETS", sets)
-    options = ["--models", "unet-small", "--minutes", "0.02", "--json", str(tmp_path / "a.json")]
+    again = f"unet-small@{tmp_path / 'runs' / 'forest-scene-unet-small'}"
+    options = ["--models", f"unet-small,{again}", "--minutes", "0.02"]
+    options += ["--rescale", "scene", "--json", str(tmp_path / "a.json")]
     assert learning.main([str(tmp_path), *options]) == 0
-    splits = StoreReader.open(tmp_path / "forest.zarr").tiles.split.tolist()
+    splits = StoreReader.open(tmp_path / "forest-scene.zarr").tiles.split.tolist()
     assert sorted(splits) == [0] * 5 + [1] + [2] * 2
     figures = json.loads((tmp_path / "a.json").read_text())["figures"]
-    assert 0 <= figures["forest.unet-small.0.02.0"]["median"] <= 1
+    for name in ("unet-small.0.02.0", f"{again}.0.02.0", "forest"):
+        assert 0 <= figures[f"forest.scene.{name}"]["median"] <= 1
+    assert (tmp_path / "prepared").exists()
     printed = capsys.readouterr().out
     assert "roofs is left out: no roofs/*chips/*-21.tif" in printed
     assert "random forest" in printed
