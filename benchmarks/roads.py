@@ -8,7 +8,6 @@
 - ``errors``: simulated predictions with gaps, blobs and ragged edges
   (`benchmarks.tracing.simulated`), traced plain (only centre lines and graph), cleaned, and
   repaired (cleaned, with gap closing).
-- ``confidence``: of these, the share of edges that exist by their mean confidence.
 - ``rate``: square kilometres per hour of one core, by processor time, with reading.
 - ``--large``: also the peak memory for a prediction of 20,000 x 20,000 pixels.
 - ``--end-to-end``: only the steps from images to road networks, on held-out scenes of the demo's
@@ -39,7 +38,6 @@ from benchmarks.chips import REAL
 from benchmarks.common import CommonOptions, Result, command, rounds
 from benchmarks.memory import resident
 from benchmarks.tables import Table, conclude, measured
-from benchmarks.tracing.reliability import measure_reliability, steps
 from benchmarks.tracing.simulated import Chip, chips, simulate_prediction
 from geoprep.options import option
 from geoprep.roads.centrelines.bands import ArrayBands
@@ -98,10 +96,7 @@ def main(given: RoadsOptions) -> int:
     rows = {name: name for name in ("ceiling.city", "ceiling.vegas")}
     rows |= {f"errors, {name}": f"errors.{name}" for name in WAYS}
     columns = {"APLS, %": "apls", "APLS_time, %": "apls_time"}
-    prefix = f"end_to_end.{given.level}.confidence" if given.end_to_end else "confidence"
-    share, ranges = "edges that exist, %", steps(result, prefix)
-    exist = Table("Edges by mean confidence", ranges, {share: "exist"})
-    return conclude(result, given, [Table("Scores", rows, columns), exist])
+    return conclude(result, given, [Table("Scores", rows, columns)])
 
 
 def _measure(result: Result, given: RoadsOptions, work: Path) -> None:
@@ -148,8 +143,6 @@ def _errors(result: Result, several: Sequence[Chip], seeds: int) -> list[RoadRas
     for name, values in scores_of.items():
         result.add(f"errors.{name}.apls", "%", [length for length, _ in values])
         result.add(f"errors.{name}.apls_time", "%", [time for _, time in values])
-    traced = ((chip.truth, trace(raster)) for chip, raster in zip(several, maps, strict=True))
-    measure_reliability(result, "confidence", traced)
     pays = [a[0] - b[0] for a, b in zip(scores_of["repaired"], scores_of["cleaned"], strict=True)]
     result.add("errors.repair_gains.apls", "%", pays, at_least=0.0)
     return maps

@@ -10,15 +10,12 @@ import numpy as np
 
 from benchmarks.common import Result, announce
 from benchmarks.loading.data import CITY, build_city_store
-from benchmarks.tracing.reliability import measure_reliability
 from benchmarks.training import fit
 from geoprep.roads.centrelines.opening import open_raster
 from geoprep.roads.formats.files import write_network
-from geoprep.roads.formats.label_files import read_labels
 from geoprep.roads.options import ScoreOptions
 from geoprep.roads.scoring.pairs import pair_scenes
 from geoprep.roads.scoring.scenes import mean_scores, score_scenes
-from geoprep.roads.tracing.steps import trace
 from geoprep.roads.tracing.vectorization import vectorize
 from geoprep.sources.cities import get_city
 from geoprep.store.reader import StoreReader
@@ -119,14 +116,11 @@ def _predict(
 def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work: Path) -> None:
     """Record the mean scores of the held-out scenes."""
     announce("scoring")
-    truth, traced = work / "truth", []
+    truth = work / "truth"
     truth.mkdir()
     for image in images:
         name = image.name.replace("PS-RGB", "geojson_roads_speed").replace(".tif", ".geojson")
         (truth / name).symlink_to((area / "geojson_roads_speed" / name).resolve())
-        raster = open_raster(work / "predictions" / image.name)
-        traced.append((read_labels(truth / name)[0], trace(raster)))
-    measure_reliability(result, f"{prefix}.confidence", traced)
     pairs = pair_scenes(truth, work / "city.gpkg", images=area / "PS-RGB")
     scores = score_scenes(pairs, ScoreOptions())
     scored = sum(score.apls is not None for score in scores)

@@ -133,8 +133,7 @@ def score(
         ``apls_truth_to_proposal``, ``apls_proposal_to_truth``,
         ``apls_time``, ``topo``, ``topo_precision``, ``topo_recall`` (0..1, NaN where undefined),
         ``truth_km``, ``proposal_km`` and ``note``. Its ``attrs`` are what ``geoprep score --json``
-        prints: ``mean`` of all scenes, ``scenes_in_mean``, ``scenes``, ``settings``, and
-        ``confidence`` if the proposal has any: the share of edges that exist, by mean confidence.
+        prints: ``mean`` of all scenes, ``scenes_in_mean``, ``scenes`` and ``settings``.
 
     Raises
     ------
@@ -160,7 +159,7 @@ def score(
     from geoprep.executors.progress import counting_bar
     from geoprep.labels.label_options import SpeedRule
     from geoprep.roads.scoring.pairs import pair_scenes
-    from geoprep.roads.scoring.scenes import mean_scores, reliability, score_scenes
+    from geoprep.roads.scoring.scenes import mean_scores, score_scenes
 
     images = made(ScoreImages, options).images
     classes, work = made(ScoreClasses, options), made(ScoreRun, options)
@@ -191,7 +190,6 @@ def score(
     # Figures that are not defined are NaN.
     frame = pd.json_normalize(scenes).reindex(columns=list(_COLUMNS))
     frame = frame.rename(columns=_COLUMNS).set_index("scene")
-    confidence = reliability(((pair.truth, pair.proposal) for pair in pairs), settings.snap)
     frame.attrs = {
         "mean": mean_scores(scores),
         "scenes_in_mean": {  # with roads; and of these, with all speeds
@@ -199,7 +197,6 @@ def score(
             "apls_time": sum(scene["apls_time"] is not None for scene in scenes),
         },
         "scenes": scenes,
-        **({"confidence": asdict(confidence)} if confidence else {}),
         "settings": _settings(settings),
     }
     return _with_csv(frame, work.csv)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-    from geoprep.executors.terminal import Terminal
 
 SCORE_HELP = """Score a road network (APLS, APLS_time, TOPO) or a map of classes (IoU, F1).
 
@@ -120,8 +119,6 @@ def _print_scores(frame: pd.DataFrame) -> None:
         console.print(f"time: mean of {counted(timed, 'scene')} whose speeds are known")
     console.print(_LEGEND, style="dim")
     console.print(_settings(found["settings"]), style="dim")
-    if "confidence" in found:
-        _print_confidence(console, found["confidence"])
 
 
 def _settings(used: Mapping[str, Any]) -> str:
@@ -132,21 +129,6 @@ def _settings(used: Mapping[str, Any]) -> str:
         f"APLS: {points}, snapped within {used['snap_m']:g} m; "
         f"TOPO: radius {used['topo_radius_m']:g} m, points every {used['topo_interval_m']:g} m, "
         f"matched within {used['topo_match_m']:g} m."
-    )
-
-
-def _print_confidence(console: Terminal, found: Mapping[str, Any]) -> None:
-    """Print the share of edges that exist, by their mean confidence."""
-    bins = [part for part in found["bins"] if part["edges"]]
-    table = _table("confidence", *(f"{part['low']:g}-{part['high']:g}" for part in bins))
-    table.add_row("edges", *(str(part["edges"]) for part in bins))
-    table.add_row("exist", *(f"{part['exist']:.0%}" for part in bins))
-    console.print(table)
-    console.print(
-        "exist: share of edges within --snap of the ground truth for half of their length; "
-        "expected calibration error of their mean confidence: "
-        f"{found['expected_calibration_error']:.3f}",
-        style="dim",
     )
 
 

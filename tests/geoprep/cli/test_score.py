@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from helpers.towns import make_town, write_labels
 
 from geoprep.cli.commands import cli
-from geoprep.roads.formats.files import read_network, write_network
+from geoprep.roads.formats.files import write_network
 from geoprep.roads.formats.label_files import read_labels
 
 
@@ -45,23 +45,6 @@ def test_score_prints_a_table_or_json(given):
     assert document["settings"]["snap_m"] == 5
     assert document["mean"]["apls"] == pytest.approx(1, abs=1e-4)
     assert [scene["apls"] is None for scene in document["scenes"]] == [False, False, True]
-
-
-def test_score_tells_how_many_edges_of_a_confidence_exist(town):
-    whole = read_network(town / "city.gpkg")
-    mean = np.full((len(whole.lines), 2), 0.85)
-    write_network(replace(whole, confidence=mean), town / "sure.gpkg")
-    options = ("--truth", town / "labels", "--proposal", town / "sure.gpkg", "--quiet")
-    table = run("score", *options).output
-    assert "0.8-0.9" in table
-    assert "calibration error" in table
-    found = scores_of(*options)["confidence"]
-    (one,) = (part for part in found["bins"] if part["edges"])
-    assert one["mean_confidence"] == pytest.approx(0.85)
-    assert one["exist"] == 1
-    assert found["expected_calibration_error"] == pytest.approx(0.15)
-    bare = scores_of(*options[:3], town / "city.gpkg")
-    assert "confidence" not in bare
 
 
 def test_scenes_with_unknown_speeds_are_left_out_of_the_mean_of_times(town):
