@@ -98,7 +98,8 @@ class InputOptions:
     images: tuple[str, ...] = option(
         (),
         "Images instead of a city: a quoted pattern, a folder, or an archive (.tar, .tar.gz, "
-        ".zip), whose members 'A.zip!/train/*_sat.jpg' selects; or STAC items (.json, .parquet, a "
+        ".zip), whose members 'A.zip!/train/*_sat.jpg' selects; bands in files of their own as "
+        "'S2*_{B02,B03,B04,B08}.jp2'; or STAC items (.json, .parquet, a "
         "search); local, s3://, gs:// or https://.",
         "TEXT",
     )

@@ -10,6 +10,7 @@ from typing import NoReturn
 from geoprep.errors import GeoprepError, SourceError, UsageError
 from geoprep.imagery.headers import describe
 from geoprep.sources.archives import is_member, split_in_place
+from geoprep.sources.band_files import BandFiles, bands_noted, scenes_of_bands
 from geoprep.sources.label_matching import (
     IMAGE_SUFFIXES,
     LABEL_SUFFIXES,
@@ -53,16 +54,22 @@ def images_and_labels(
     of other names that together are the label of all scenes. ``masks``: labels are rasters.
 
     Files of STAC items count as the images that ``asset`` of the items is, with the items' ids.
-    Several assets, with commas between them, are the bands of one image. ``leave_out`` tells which
+    Several assets, with commas between them, are the bands of one image, as are the files of
+    ``*_{B02,B03}.jp2``. ``leave_out`` tells which
     files that a pattern or folder matches are no images. Without ``folders`` in ids, two images of
     one stem are refused: an id does not depend on the other images then.
     """
-    addresses = dict.fromkeys(
-        address
-        for pattern in images
-        for address in _image_files(pattern)
-        if address == str(Path(pattern).absolute()) or not leave_out(address)
-    )
+    bands = dict[str, BandFiles]()
+    addresses = dict[str, None]()
+    for pattern in images:
+        of_bands = scenes_of_bands(pattern, lambda one: _matching(one, IMAGE_SUFFIXES))
+        bands |= of_bands or {}
+        found = _image_files(pattern) if of_bands is None else [*of_bands]
+        addresses |= dict.fromkeys(
+            address
+            for address in found or _none_found(pattern, IMAGE_SUFFIXES, "images")
+            if address == str(Path(pattern).absolute()) or not leave_out(address)
+        )
     if vectors := [a for a in addresses if a.lower().endswith(LABEL_SUFFIXES) and not is_items(a)]:
         raise SourceError(f"`images`: {vectors[0]} is a vector file. {SWAPPED}")
     files = [] if labels is None else _label_files(labels, masks=masks)
@@ -87,7 +94,16 @@ def images_and_labels(
     road_file, owned, orphans, said = _labels_for(
         listed_images, labels, files, label_name, masks=masks
     )
-    scenes = tuple(Scene(image.id, image.address, owned.get(image.id)) for image in listed_images)
+    scenes = tuple(
+        Scene(
+            image.id,
+            bands[image.address].address if image.address in bands else image.address,
+            owned.get(image.id),
+        )
+        for image in listed_images
+    )
+    named = {image.id: bands[image.address].stated for image in plain if image.address in bands}
+    said += bands_noted([image.address for image in plain if image.id not in named])
     origin = ", ".join(images)
     return SourceScenes(
         scenes,
@@ -96,7 +112,7 @@ def images_and_labels(
         road_file=road_file,
         notes=(*synthetic_notes(scenes, origin), *items.notes, *said),
         datetimes=items.times,
-        stated=items.stated,
+        stated=items.stated | named,
     )
 
 

@@ -118,16 +118,17 @@ def _stacked(
                 yield (pages or bands)[0]
                 return
             bands = pages
+        finest = min(bands, key=lambda band: abs(band.transform.a))
         for image, band in zip(addresses if len(addresses) > 1 else (), bands, strict=False):
             masked = MaskFlags.per_dataset in band.mask_flag_enums[0]
-            if masked or band.count > 1 or _grid(band) != _grid(bands[0]):
+            if masked or band.count > 1 or not _covers(band, finest):
                 raise ImageError(
-                    f"{addresses[0]} and {image} cannot be stacked: bands need the same size, "
-                    "transform and CRS, and are images of one band without a mask. Choose others "
-                    "with `asset`, or resample them with gdalwarp"
+                    f"{addresses[0]} and {image} cannot be stacked: bands need the same extent and "
+                    "CRS, and are images of one band without a mask. Choose others with `asset`, "
+                    "or resample them with gdalwarp"
                 )
         stack.enter_context(_gdal(address))
-        memory = stack.enter_context(rasterio.MemoryFile(_vrt(bands), ext=".vrt"))
+        memory = stack.enter_context(rasterio.MemoryFile(_vrt(bands, finest), ext=".vrt"))
         yield stack.enter_context(memory.open())
 
 
@@ -160,11 +161,20 @@ def _grid(dataset: "DatasetReader") -> tuple[Any, ...]:
     return dataset.shape, dataset.transform, dataset.crs
 
 
-def _vrt(bands: Sequence["DatasetReader"]) -> bytes:
-    """Return a VRT of the only bands of images that have equal grids."""
+def _covers(band: "DatasetReader", finest: "DatasetReader") -> bool:
+    """Return whether grids are equal, or one of larger pixels has that extent by half of them."""
+    if _grid(band) == _grid(finest):
+        return True
+    pixel, edges = abs(band.transform.a), zip(band.bounds, finest.bounds, strict=True)
+    larger = pixel > abs(finest.transform.a) and band.crs == finest.crs
+    straight = band.transform.is_rectilinear and finest.transform.is_rectilinear
+    return larger and straight and all(abs(one - other) <= pixel / 2 for one, other in edges)
+
+
+def _vrt(bands: Sequence["DatasetReader"], first: "DatasetReader") -> bytes:
+    """Return a VRT of the only bands of images, each resampled to the nearest pixel of a grid."""
     from rasterio.dtypes import dtype_rev, typename_fwd
 
-    first = bands[0]
     root = Element("VRTDataset", rasterXSize=str(first.width), rasterYSize=str(first.height))
     if first.crs:
         SubElement(root, "SRS").text = first.crs.to_wkt()
@@ -179,6 +189,13 @@ def _vrt(bands: Sequence["DatasetReader"]) -> bytes:
         SubElement(band, "Scale").text = repr(dataset.scales[0])
         source = SubElement(band, "SimpleSource")
         SubElement(source, "SourceFilename").text = dataset.name
+        if _grid(dataset) == _grid(first):
+            continue
+        there, (width, height) = ~first.transform * dataset.transform, dataset.shape[::-1]
+        target = there.c, there.f, there.a * width, there.e * height
+        for rect, values in (("SrcRect", (0, 0, width, height)), ("DstRect", target)):
+            names = ("xOff", "yOff", "xSize", "ySize")
+            SubElement(source, rect, dict(zip(names, map(repr, values), strict=True)))
     return tostring(root)
 
 

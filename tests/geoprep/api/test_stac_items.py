@@ -119,7 +119,7 @@ def test_assets_that_do_not_fit_each_other_fail_their_scene(site, labels, tmp_pa
         found = geoprep.build_zarr(images=search, labels=labels, out=out, dry_run=True, **STACKED)
         (failure,) = found.failures
         assert "B04.tif and" in str(failure)
-        assert "B03.tif cannot be stacked: bands need the same size, transform" in str(failure)
+        assert "B03.tif cannot be stacked: bands need the same extent and CRS" in str(failure)
         assert NAMES[0] in str(failure)
         assert "\n" not in str(failure)
         assert "\0" not in str(failure)
