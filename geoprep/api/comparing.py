@@ -87,7 +87,7 @@ def compare(
     import shapely
 
     from geoprep.roads.comparison.changes import changes_files, compare_networks
-    from geoprep.roads.scoring.pairs import image_borders
+    from geoprep.roads.footprints import image_borders
 
     files = made(CompareFiles, options)
     if files.out is not None:

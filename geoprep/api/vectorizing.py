@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -96,19 +95,19 @@ def vectorize(
     from geoprep.roads.tracing.vectorization import vectorize as trace_rasters
     from geoprep.roads.tracing.vectorization import vectorize_each
 
-    file, workers = made(VectorizeFile, options), made(VectorizeWork, options).workers
+    file = made(VectorizeFile, options)
     out = file.out
     if out is not None:
         require_suffix(out, *NETWORK_SUFFIXES, TABLE_SUFFIX)
-    traced = partial(_traced, source, file, transform, crs, workers, progress, options)
+    rasters = _Rasters(source, file, progress, options, transform, crs)
     is_table = out is not None and out.suffix.lower() == TABLE_SUFFIX
     if out is not None and is_table:
-        with traced(vectorize_each) as roads:
+        with rasters.given_to(vectorize_each) as roads:
             images = [*roads]
             write_csv(images, out)
         if len(images) == 1:  # its network is that of the table
             return RoadNetwork(images[0].network)
-    with traced(trace_rasters) as graph:
+    with rasters.given_to(trace_rasters) as graph:
         network = RoadNetwork(graph)
     if out is not None and not is_table:
         write_network(network.graph, out)
@@ -157,42 +156,42 @@ def write_road_table(
     from geoprep.roads.formats.spacenet_csv import write_csv
     from geoprep.roads.tracing.vectorization import vectorize_each
 
-    table, workers = Path(out), made(VectorizeWork, options).workers
+    table = Path(out)
     require_suffix(table, ".csv")
     options["out"] = table
-    file = made(VectorizeFile, options)
-    with _traced(source, file, None, None, workers, progress, options, vectorize_each) as roads:
+    rasters = _Rasters(source, made(VectorizeFile, options), progress, options)
+    with rasters.given_to(vectorize_each) as roads:
         return write_csv(roads, table)
 
 
-@contextmanager
-def _traced(
-    source: Any,  # noqa: ANN401 - as of `vectorize`
-    file: VectorizeFile,
-    transform: Any,  # noqa: ANN401 - as above
-    crs: Any,  # noqa: ANN401 - as above
-    workers: int | None,
-    progress: bool,
-    given: dict[str, Any],
-    function: Callable[..., R],
-) -> Iterator[R]:
-    """Yield what a function makes of rasters, which exist as long as the context.
+@dataclass(frozen=True, slots=True)
+class _Rasters:
+    """Rasters to trace, and how: the arguments of `vectorize`."""
 
-    ``file`` is what it is for.
-    """
-    from geoprep.executors.progress import counting_bar
-    from geoprep.roads.tracing.vectorization import rasters_in
+    source: Any
+    file: VectorizeFile  # what they are traced for
+    progress: bool
+    options: dict[str, Any]
+    transform: Any = None
+    crs: Any = None
 
-    reading, tracing = taken(dict(given), RasterOptions), taken(dict(given), Tracing)
-    with tempfile.TemporaryDirectory() as folder:
-        found = _paths_of(source, Path(folder), transform, crs)
-        paths = [path for one in found for path in rasters_in(one)]
-        if not paths:
-            raise UsageError("`source` is empty: give at least one raster")
-        if file.out is not None:
-            check_outputs(file.out, inputs=paths, overwrite=file.overwrite)
-        with counting_bar("vectorizing", quiet=not progress) as advance:
-            yield function(paths, tracing, reading, workers=workers, advance=advance)
+    @contextmanager
+    def given_to(self, function: Callable[..., R]) -> Iterator[R]:
+        """Yield what a function makes of the rasters, which exist as long as the context."""
+        from geoprep.executors.progress import counting_bar
+        from geoprep.roads.tracing.vectorization import rasters_in
+
+        reading, tracing = (taken(dict(self.options), kind) for kind in (RasterOptions, Tracing))
+        workers = made(VectorizeWork, self.options).workers
+        with tempfile.TemporaryDirectory() as folder:
+            found = _paths_of(self.source, Path(folder), self.transform, self.crs)
+            paths = [path for one in found for path in rasters_in(one)]
+            if not paths:
+                raise UsageError("`source` is empty: give at least one raster")
+            if self.file.out is not None:
+                check_outputs(self.file.out, inputs=paths, overwrite=self.file.overwrite)
+            with counting_bar("vectorizing", quiet=not self.progress) as advance:
+                yield function(paths, tracing, reading, workers=workers, advance=advance)
 
 
 def stated_thresholds(source: StrPath) -> tuple[Path, float, float] | None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shapely.affinity import translate
 
 from geoprep.outputs import check_outputs, require_suffix
+from geoprep.roads.clipping import clipped
 from geoprep.roads.comparison.matching import (
     MOST_OFFSET_M,
     Matches,
@@ -31,7 +32,6 @@ from geoprep.roads.formats.table import edge_frame
 from geoprep.roads.graph import subnetwork
 from geoprep.roads.network import RoadGraph, in_crs, points
 from geoprep.roads.options import CompareOptions
-from geoprep.roads.scoring.pairs import clipped
 from geoprep.storage.output_files import replaced
 
 if TYPE_CHECKING:
