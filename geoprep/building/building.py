@@ -92,9 +92,11 @@ def build_zarr(
     from geoprep.building.plan import make_plan
     from geoprep.building.request import BuildObserver, Request
     from geoprep.building.run import build
+    from geoprep.labels.coco_files import Coco
     from geoprep.sources.local_copies import copies_folder, drop_copies
     from geoprep.storage.addresses import is_bucket
     from geoprep.storage.sinks import check_reachable
+    from geoprep.store.classes import BACKGROUND_NAME
     from geoprep.views.stores import Store, open_store
 
     options["city"] = city
@@ -109,6 +111,10 @@ def build_zarr(
     address = None if out is None else os.fspath(out)
     if work.scheduler and work.workers:
         raise UsageError("`workers` are threads of this machine: leave it out with `scheduler`")
+    coco = Coco.open(inputs.labels)
+    if coco is not None:
+        options["classes"] = coco.classes(options.get("classes"))
+        options.setdefault("other", BACKGROUND_NAME)
     request = Request(
         cities=inputs.city,
         source=inputs.source,
@@ -116,6 +122,7 @@ def build_zarr(
         images=inputs.images,
         asset=",".join(inputs.asset) or None,
         labels=inputs.labels,
+        coco=coco,
         label_name=inputs.label_name,
         out=address if address is None or "://" in address else Path(address),
         options=options,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from geoprep.building.options import BuildOptions
 from geoprep.errors import UsageError
 from geoprep.executors.progress import counting_bar, progress_bar
+from geoprep.labels.coco_files import Coco
 from geoprep.labels.mask_files import is_mask_georeferenced, mask_values
 from geoprep.labels.vector_names import is_vector
 from geoprep.sources.archives import (
@@ -24,11 +26,18 @@ from geoprep.sources.archives import (
 from geoprep.sources.cities import get_city
 from geoprep.sources.city_scenes import find_scenes
 from geoprep.sources.label_matching import IMAGE_SUFFIXES
-from geoprep.sources.local_copies import copies_folder, download_scenes, remote_scenes
+from geoprep.sources.local_copies import (
+    copies_folder,
+    copy_path,
+    download_scenes,
+    prepare_copies,
+    remote_scenes,
+)
 from geoprep.sources.own_images import images_and_labels
 from geoprep.sources.scene import SourceScenes, refuse_inside
 from geoprep.sources.stac_items import is_items
 from geoprep.storage.addresses import is_remote, split_address
+from geoprep.storage.versions import content_digest
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -144,6 +153,7 @@ class Request:
     label_name: str | None  # pattern with {name}
     out: str | Path | None  # a local path, or an address
     options: dict[str, Any]
+    coco: Coco | None = None  # the labels, if they are instances in one file
 
     def __post_init__(self) -> None:
         if bool(self.cities) == bool(self.images):
@@ -176,7 +186,14 @@ class Request:
             return place
 
         images = [pattern if is_items(pattern) else local(pattern) for pattern in self.images]
-        return self._matched(images, self.labels and local(self.labels))
+        if self.coco is None:
+            return self._matched(images, self.labels and local(self.labels))
+        masks = copy_path(str(self.coco.path.absolute()), folder)
+        masks = masks.with_name(f"{masks.name}.{content_digest(str(self.coco.path))[:8]}")
+        prepare_copies(folder)
+        for note in self.coco.rasters(masks):
+            observer.note(note)
+        return self._matched(images, f"{glob.escape(str(masks.absolute()))}/**/*.png")
 
     def find_in_place(self, observer: BuildObserver) -> Sources:
         """Return the scenes without unpacking or downloading; what that needs is unknown."""
@@ -184,6 +201,7 @@ class Request:
             return self._find_cities(observer, in_place=True)
         given = [*self.images, *([self.labels] if self.labels else [])]
         unknown = [text for text in given if not is_items(text) and is_read_from_copy(text)]
+        unknown += [str(self.labels)] * (self.coco is not None)
         images = [
             pattern if is_items(pattern) else archive_in_place(pattern)
             for pattern in self.images

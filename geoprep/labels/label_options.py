@@ -131,7 +131,8 @@ class ClassOptions:
 
     classes: str | None = _classes(
         None,
-        "Labels are classes, not roads: building (all polygons are that class), text such as "
+        "Labels are classes, not roads: building (all polygons are that class), auto (all "
+        "categories of a COCO file), text such as "
         "'road=#6EC1E4,building=60,16,152,water=3', or a YAML file with name, value (or colour) "
         "and display colour of each class in order. The first may be background; beside a single "
         "class, everything else is.",

@@ -142,6 +142,11 @@ def _label_files(labels: str, *, masks: bool) -> list[str]:
             "they are masks, give their meaning by `classes`, without options of vectors such as "
             "`class_field`, or of roads by `label_values` or `label_speeds`"
         )
+    if not vectors and not rasters and (boxes := _matching(labels, (".xml", ".txt"))):
+        raise SourceError(
+            f"`labels` {labels}: {Path(boxes[0]).name} is of the format of Pascal VOC or YOLO, "
+            "whose boxes are no outlines. Give masks, polygons, or COCO's with segmentation"
+        )
     wanted = (*IMAGE_SUFFIXES, *LABEL_SUFFIXES) if masks else LABEL_SUFFIXES
     return vectors or rasters or _none_found(labels, wanted, "labels")
 
