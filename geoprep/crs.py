@@ -139,6 +139,28 @@ def reproject(geometry: NDArray[np.object_], source: str, target: str) -> NDArra
     return result
 
 
+def valid_polygons(
+    areas: NDArray[np.object_],
+) -> tuple[NDArray[np.object_], NDArray[np.intp]]:
+    """Return the valid polygons that areas consist of, and the number of the area of each.
+
+    Points that are not finite are left out; so are lines and points of collections.
+    """
+    import shapely
+
+    polygons, owner = shapely.get_parts(areas, return_index=True)
+    for number in np.flatnonzero(~np.isfinite(shapely.bounds(polygons)).all(axis=1)):
+        rings = [shapely.get_coordinates(ring) for ring in shapely.get_rings(polygons[number])]
+        rings = [ring[np.isfinite(ring).all(axis=1)] for ring in rings]
+        outer, *holes = [ring if len(ring) > 2 else np.empty((0, 2)) for ring in rings or [[]]]
+        polygons[number] = shapely.Polygon(outer, [hole for hole in holes if len(hole)])
+    for _ in range(2):  # a repaired polygon can be a collection of several
+        polygons, part = shapely.get_parts(shapely.make_valid(polygons), return_index=True)
+        owner = owner[part]
+    kept = shapely.area(polygons) > 0
+    return polygons[kept], owner[kept]
+
+
 def reproject_area(area: shapely.Polygon, source: str, target: str) -> shapely.Polygon:
     """Return a polygon in another CRS, where its straight sides are curved."""
     import shapely

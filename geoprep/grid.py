@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,15 @@ from geoprep.crs import (
     LONLAT,
     Bounds,
     beside,
+    boxes_around,
     moved,
+    reproject,
     reproject_area,
     to_lonlat,
     transformer,
+    turn_of,
     utm_crs,
+    valid_polygons,
 )
 from geoprep.errors import UsageError
 
@@ -33,6 +38,9 @@ PREFERRED_TILE = 512
 
 MIXED_SIZES = 1.5
 """Ratio of the largest to the smallest pixel size of images above which both are reported."""
+
+_SIDE_POINTS = 1024
+"""Points on a side of a box around a grid: the curve between two is off by a millionth of it."""
 
 _GEOD = pyproj.Geod(ellps="WGS84")
 
@@ -170,6 +178,71 @@ class Grid:
         left, top = np.floor(pixels.min(axis=0)).astype(int).tolist()
         right, bottom = np.ceil(pixels.max(axis=0)).astype(int).tolist()
         return top, left, bottom, right
+
+    def areas_near(
+        self, areas: NDArray[np.object_], crs: str, target: str | None = None
+    ) -> tuple[NDArray[np.object_], NDArray[np.intp]]:
+        """Return what of polygons is near the grid, in another CRS, and the number of each's owner.
+
+        This is the one way to put polygons on a grid:
+
+        1. In their own CRS they are cut to a box around the grid, on either side of 180 degrees.
+        2. Sides that become curves get points, a thousandth of the box apart.
+        3. They are transformed to ``target`` (default: the CRS of the grid), where points outside
+           of its domain are left out, and moved by whole turns around the Earth next to the grid.
+        4. Polygons that cross themselves are repaired. Lines that this leaves are dropped.
+
+        Parameters
+        ----------
+        areas
+            Polygons and multipolygons, object (area,).
+
+        Returns
+        -------
+        Valid polygons, object (polygon,), and the index of the area of each, int (polygon,).
+        """
+        import shapely
+
+        target = self.crs if target is None else target
+        boxes = self._boxes_in(crs) or [tuple(shapely.total_bounds(areas))]
+        turn = turn_of(crs)
+        found, owners = [np.empty(0, object)], [np.empty(0, np.intp)]
+        bounds = shapely.bounds(areas)
+        for box in boxes:
+            for shift in {0.0, -turn, turn}:
+                left, bottom, right, top = np.add(box, (shift, 0, shift, 0))
+                west, south, east, north = bounds.T
+                near = (west <= right) & (east >= left) & (south <= top) & (north >= bottom)
+                inside = (west >= left) & (east <= right) & (south >= bottom) & (north <= top)
+                chosen = np.flatnonzero(near)
+                cut, across = areas[chosen], ~inside[chosen]
+                cut[across] = shapely.intersection(
+                    shapely.make_valid(cut[across]), shapely.box(left, bottom, right, top)
+                )
+                if crs != target:
+                    cut = shapely.segmentize(cut, max(right - left, top - bottom) / _SIDE_POINTS)
+                if shift:
+                    cut = shapely.transform(cut, lambda xy, shift=shift: xy - (shift, 0))
+                found.append(reproject(cut, crs, target))
+                owners.append(chosen)
+        polygons, owner = valid_polygons(np.concatenate(found))
+        if turn_of(target) and len(polygons):
+            west, _, east, _ = shapely.bounds(polygons).T
+            (middle,), _ = transformer(self.crs, target).transform(
+                [self.centre[0]], [self.centre[1]]
+            )
+            moves = beside((west + east) / 2, target, middle) - (west + east) / 2
+            xy, number = shapely.get_coordinates(polygons, return_index=True)
+            xy[:, 0] += moves[number]
+            polygons = shapely.set_coordinates(polygons, xy)
+        return polygons, np.concatenate(owners)[owner]
+
+    def _boxes_in(self, crs: str) -> list[Bounds]:
+        """Return boxes around the grid in another CRS, with a margin; none outside its domain."""
+        longest = max(np.multiply(self.gsd_m(), self.shape[::-1]))
+        with suppress(pyproj.exceptions.ProjError):
+            return boxes_around(self.bounds, self.crs, crs, longest / 100)
+        return []
 
     def has_corners_of(self, other: Grid, tolerance: float) -> bool:
         """Return whether the corners of both agree to within a number of pixels."""

@@ -5,10 +5,12 @@ from itertools import pairwise
 import numpy as np
 import pyproj
 import pytest
+import shapely
 from affine import Affine
 from helpers.factory import PLACES
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from rasterio.features import rasterize
 
 from geoprep.errors import UsageError
 from geoprep.grid import Grid, auto_tile, level_sides, shard_tiles, tile_offsets, utm_crs_of
@@ -193,3 +195,60 @@ def test_shards_hold_whole_scenes_when_scenes_are_alike(count, preferred, scenes
         assert size > preferred / 2 or size == count
     else:
         assert size == preferred
+
+
+def grid_around(lon: float, lat: float, crs: str, pixel: float, side: int = 60) -> Grid:
+    x, y = pyproj.Transformer.from_crs("OGC:CRS84", crs, always_xy=True).transform(lon, lat)
+    half = side / 2 * pixel
+    return Grid(side, side, Affine(pixel, 0, x - half, 0, -pixel, y + half), crs)
+
+
+GRIDS = {
+    "at 180 degrees": grid_around(179.9995, -17.0, "EPSG:32760", 5.0),
+    "the same in degrees": grid_around(179.9995, -17.0, "EPSG:4326", 5e-5),
+    "Moscow": grid_around(37.0, 55.0, "EPSG:32637", 10.0),
+    "Moscow, Web Mercator": grid_around(37.0, 55.0, "EPSG:3857", 10.0),
+    "North of Greenland": grid_around(-40.0, 83.5, "EPSG:3413", 100.0),
+    "the Earth": Grid(45, 90, Affine(4, 0, -180, 0, -4, 90), "EPSG:4326"),
+}
+AREAS = {
+    "the Earth": shapely.box(-180, -90, 180, 90),
+    "nearly": shapely.box(-170.5, -60.5, 170.5, 75.5),
+    "land": shapely.box(-180, -60.5, 180, 75.5),
+    "across 180 degrees": shapely.box(179.999, -17.001, 180.001, -16.999),
+    "a long box": shapely.box(20, 50, 60, 55.0001),
+    "a long triangle": shapely.Polygon([(-40, 40), (37.001, 55), (100, 54)]),
+    "a spike": shapely.Polygon([(36.9, 54.9), (37, 55), (37, 56), (37, 55), (37.1, 54.9)]),
+    "two and a hole": shapely.union_all(
+        [shapely.box(36, 54, 37, 55), shapely.box(37.0005, 55, 38, 56).difference(
+            shapely.Point(37.002, 55.001).buffer(0.0005))]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", GRIDS)
+@pytest.mark.parametrize("name", AREAS)
+def test_areas_are_drawn_where_the_longitude_and_latitude_of_pixels_lie_in_them(place, name):
+    """Each pixel's centre is asked by itself; longitudes are a ring."""
+    grid, area = GRIDS[place], AREAS[name]
+    polygons, owner = grid.areas_near(np.array([shapely.box(1, 1, 2, 2), area]), "OGC:CRS84")
+    assert shapely.is_valid(polygons).all()
+    near = polygons[owner == 1]
+    drawn = np.zeros(grid.shape, bool)
+    if len(near):
+        drawn = rasterize(near, out_shape=grid.shape, transform=grid.transform) > 0
+    cols, rows = np.meshgrid(np.arange(grid.width) + 0.5, np.arange(grid.height) + 0.5)
+    lon, lat = grid.to_crs(np.column_stack([cols.ravel(), rows.ravel()]), "OGC:CRS84").T
+    whole = shapely.make_valid(area)
+    inside = np.any([shapely.contains_xy(whole, lon + turn, lat) for turn in (-360, 0, 360)], 0)
+    assert np.count_nonzero(drawn.ravel() != inside) <= 1
+
+
+def test_points_outside_of_the_domain_of_a_grid_are_left_out():
+    grid = GRIDS["Moscow"]
+    ring = [(399_000, 6_000_000), (np.inf, 6_000_000), (401_000, 6_000_000), (401_000, 7_000_000)]
+    corrupt = shapely.Polygon([*ring, (399_000, 7_000_000)])
+    polygons, _ = grid.areas_near(np.array([corrupt], object), grid.crs)
+    assert shapely.is_valid(polygons).all()
+    inside = shapely.intersection(shapely.box(399_000, 6e6, 401_000, 7e6), grid.outline())
+    assert shapely.area(shapely.intersection(polygons, grid.outline())).sum() == inside.area

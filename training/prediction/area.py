@@ -12,13 +12,11 @@ from affine import Affine
 from numpy.typing import NDArray
 from rasterio.features import rasterize
 
-from geoprep.crs import LONLAT, beside, reproject
+from geoprep.crs import LONLAT
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 
 Polygons = tuple[shapely.Geometry, ...]
-_SIDE_POINTS = 20
-"""Parts of the sides of a polygon, which are curved in another CRS."""
 
 
 @lru_cache(maxsize=4)
@@ -34,7 +32,6 @@ def read_area(text: str, where: str | None) -> tuple[Polygons, str, str]:
 
     try:
         west, south, east, north = map(float, text.split(","))
-        shapes, crs = np.array([shapely.box(west, south, east, north)], object), LONLAT
     except ValueError:
         if not Path(text).exists():
             raise UsageError(f"`area` {text}: no such file, and not W,S,E,N in degrees") from None
@@ -45,6 +42,11 @@ def read_area(text: str, where: str | None) -> tuple[Polygons, str, str]:
         except LabelError as error:
             raise UsageError(f"`area` {error}") from error
         shapes, crs = (features.shapes, features.crs) if features else (np.empty(0, object), "")
+    else:
+        if not (np.isfinite([west, east]).all() and -90 <= south < north <= 90):
+            raise UsageError(f"`area` {text}: write west, south, east and north in degrees")
+        east += 360 if east < west else 0  # a box across 180 degrees, as RFC 7946 has it
+        shapes, crs = np.array([shapely.box(west, south, east, north)], object), LONLAT
     polygons = shapely.make_valid(shapes)
     polygons = polygons[shapely.area(polygons) > 0]
     if not len(polygons):
@@ -55,19 +57,10 @@ def read_area(text: str, where: str | None) -> tuple[Polygons, str, str]:
 
 
 def area_in_pixels(polygons: Polygons, crs: str, grid: Grid) -> Polygons:
-    """Return the polygons that touch an image, in pixels of it (column, row)."""
-    found = []
-    image = shapely.box(0, 0, grid.width, grid.height)
-    left, _, right, _ = grid.bounds
-    for polygon in polygons:
-        dense = shapely.segmentize(polygon, shapely.length(polygon) / (4 * _SIDE_POINTS))
-        (placed,) = reproject(np.array([dense], object), crs, grid.crs)
-        xy = shapely.get_coordinates(placed)
-        xy[:, 0] = beside(xy[:, 0], grid.crs, (left + right) / 2)
-        if np.isfinite(xy).all():
-            placed = shapely.set_coordinates(placed, grid.to_pixels(xy))
-            found += [placed] if shapely.intersects(placed, image) else []
-    return tuple(found)
+    """Return the parts of polygons that touch an image, in pixels of it (column, row)."""
+    near, _ = grid.areas_near(np.array(polygons, object), crs)
+    placed = shapely.transform(near, grid.to_pixels)
+    return tuple(placed[shapely.intersects(placed, shapely.box(0, 0, grid.width, grid.height))])
 
 
 def mask_of(
