@@ -27,7 +27,7 @@ _EDGE_POINTS: Final = 21
 _NEAR_POLE_DEG: Final = 89.9
 _ZONE_DEG: Final = 6
 _ZONES: Final = 60
-_SIDE_POINTS: Final = 11
+_SIDE_POINTS: Final = 64
 _MOST_SCALE_ERROR: Final = 0.01
 
 
@@ -152,7 +152,9 @@ def valid_polygons(
     for number in np.flatnonzero(~np.isfinite(shapely.bounds(polygons)).all(axis=1)):
         rings = [shapely.get_coordinates(ring) for ring in shapely.get_rings(polygons[number])]
         rings = [ring[np.isfinite(ring).all(axis=1)] for ring in rings]
-        outer, *holes = [ring if len(ring) > 2 else np.empty((0, 2)) for ring in rings or [[]]]
+        outer, *holes = [
+            ring if len(ring) > 2 else np.empty((0, 2)) for ring in rings or [np.empty((0, 2))]
+        ]
         polygons[number] = shapely.Polygon(outer, [hole for hole in holes if len(hole)])
     for _ in range(2):  # a repaired polygon can be a collection of several
         polygons, part = shapely.get_parts(shapely.make_valid(polygons), return_index=True)

@@ -181,8 +181,8 @@ class Grid:
 
     def areas_near(
         self, areas: NDArray[np.object_], crs: str, target: str | None = None
-    ) -> tuple[NDArray[np.object_], NDArray[np.intp]]:
-        """Return what of polygons is near the grid, in another CRS, and the number of each's owner.
+    ) -> NDArray[np.object_]:
+        """Return what of polygons is near the grid, in the CRS of the grid or another one.
 
         This is the one way to put polygons on a grid:
 
@@ -199,7 +199,7 @@ class Grid:
 
         Returns
         -------
-        Valid polygons, object (polygon,), and the index of the area of each, int (polygon,).
+        A valid polygon or multipolygon of each area, object (area,); empty if none of it is near.
         """
         import shapely
 
@@ -221,21 +221,24 @@ class Grid:
                 )
                 if crs != target:
                     cut = shapely.segmentize(cut, max(right - left, top - bottom) / _SIDE_POINTS)
-                if shift:
-                    cut = shapely.transform(cut, lambda xy, shift=shift: xy - (shift, 0))
+                cut = shapely.set_coordinates(cut, shapely.get_coordinates(cut) - (shift, 0))
                 found.append(reproject(cut, crs, target))
                 owners.append(chosen)
         polygons, owner = valid_polygons(np.concatenate(found))
+        owner = np.concatenate(owners)[owner]
         if turn_of(target) and len(polygons):
             west, _, east, _ = shapely.bounds(polygons).T
-            (middle,), _ = transformer(self.crs, target).transform(
-                [self.centre[0]], [self.centre[1]]
-            )
+            middle, _ = transformer(self.crs, target).transform(*self.centre)
             moves = beside((west + east) / 2, target, middle) - (west + east) / 2
             xy, number = shapely.get_coordinates(polygons, return_index=True)
             xy[:, 0] += moves[number]
             polygons = shapely.set_coordinates(polygons, xy)
-        return polygons, np.concatenate(owners)[owner]
+        result = np.full(len(areas), shapely.MultiPolygon())
+        order = np.argsort(owner, kind="stable")
+        ends = np.flatnonzero(np.diff(owner[order])) + 1
+        for parts, number in zip(np.split(polygons[order], ends), np.unique(owner), strict=False):
+            result[number] = shapely.union_all(parts) if len(parts) > 1 else parts[0]
+        return result
 
     def _boxes_in(self, crs: str) -> list[Bounds]:
         """Return boxes around the grid in another CRS, with a margin; none outside its domain."""

@@ -74,9 +74,12 @@ class RoadOutlines:
         if not np.all(np.asarray(buffer_m) > 0):
             raise UsageError(f"`buffer` {buffer_m} m: must be larger than 0")
         utm = buffer_crs(grid)
-        shapes = reproject(roads.lines, roads.crs, utm)
+        is_area = shapely.get_dimensions(roads.lines) == 2
+        shapes = roads.lines.copy()
+        shapes[is_area] = grid.areas_near(roads.lines[is_area], roads.crs, utm)
+        shapes[~is_area] = reproject(roads.lines[~is_area], roads.crs, utm)
         reached = (np.abs(shapely.bounds(shapes)) < _FARTHEST_M).all(axis=1)
-        if len(shapes) and not reached.any():
+        if len(shapes) and not (reached | shapely.is_empty(shapes)).any():
             place = [round(value, 3) for value in shapely.total_bounds(roads.lines).tolist()]
             raise LabelError(
                 f"{roads.name}: features at {place} are not on Earth; check their CRS {roads.crs}"

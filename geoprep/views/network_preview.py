@@ -99,8 +99,15 @@ def preview_polygons(
     if features is None or (shapely.get_type_id(features.shapes) != polygon).any():
         raise LabelError(f"{path}: has no layer of polygons alone")
     metric = metric_crs(features.shapes, crs)
-    shapes = reproject(features.shapes, features.crs, metric or features.crs)
-    rgb, shapes = _backdrop(shapes, metric, "polygons", out, over, pixel_size_m)
+    shapes = features.shapes
+    if over is None:
+        shapes = reproject(shapes, features.crs, metric or features.crs)
+    if not np.isfinite(shapely.bounds(shapes)).all():
+        raise LabelError(
+            f"{path}: its coordinates are not on Earth in {features.crs}: check its CRS"
+        )
+    placed_in = metric if over is None else crs
+    rgb, shapes = _backdrop(shapes, placed_in, "polygons", out, over, pixel_size_m)
     owners = zip(features.attributes, features.layers, strict=True)
     names = np.array([str(row.get("class") or layer) for row, layer in owners])[features.feature]
     classes = list(dict.fromkeys(names.tolist()))
@@ -138,7 +145,11 @@ def _backdrop(
     elif not grid.georeferenced:
         raise UsageError(f"{over} is not georeferenced, but the {what} are. Give another image")
     else:
-        shapes = shapely.transform(reproject(shapes, crs, grid.crs), grid.to_pixels)
+        is_area = shapely.get_dimensions(shapes) == 2
+        placed = shapes.copy()
+        placed[is_area] = grid.areas_near(shapes[is_area], crs)
+        placed[~is_area] = reproject(shapes[~is_area], crs, grid.crs)
+        shapes = shapely.transform(placed, grid.to_pixels)
     if len(shapes):
         left, top, right, bottom = shapely.total_bounds(shapes)
         if not (left < grid.width and right > 0 and top < grid.height and bottom > 0):

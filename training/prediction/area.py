@@ -58,7 +58,7 @@ def read_area(text: str, where: str | None) -> tuple[Polygons, str, str]:
 
 def area_in_pixels(polygons: Polygons, crs: str, grid: Grid) -> Polygons:
     """Return the parts of polygons that touch an image, in pixels of it (column, row)."""
-    near, _ = grid.areas_near(np.array(polygons, object), crs)
+    near = grid.areas_near(np.array(polygons, object), crs)
     placed = shapely.transform(near, grid.to_pixels)
     return tuple(placed[shapely.intersects(placed, shapely.box(0, 0, grid.width, grid.height))])
 
