@@ -11,7 +11,7 @@ from helpers.roads import network
 from PIL import Image
 
 import geoprep as gp
-from geoprep.errors import ImageError, LabelError, SourceError, UsageError
+from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS
 from geoprep.views.network_preview import preview_network
 
@@ -116,7 +116,7 @@ def test_lines_without_speeds_and_polygons_elsewhere_are_refused(tmp_path):
         gp.preview(tmp_path / "areas.geojson", tmp_path / "x.png", over=image)
     metres = shapely.box(400_000, 6_170_000, 400_050, 6_180_000)
     gpd.GeoDataFrame(geometry=[metres], crs=4326).to_file(tmp_path / "metres.gpkg")
-    with pytest.raises(LabelError, match="not on Earth by its CRS"):
+    with pytest.raises(UsageError, match="not on Earth by its CRS"):
         gp.preview(tmp_path / "metres.gpkg", tmp_path / "x.png")
 
 
