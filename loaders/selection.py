@@ -72,6 +72,9 @@ class Selection:
 def select(store: StoreReader, split: Split, folds: Folds | None = None) -> Selection:
     """Return the usable tiles of a split: of scenes that are ``ok``, with at least one valid pixel.
 
+    Training tiles of classes also need a pixel with a class: polygons of a few places leave most
+    tiles of a scene without one, and those would only take time.
+
     Parameters
     ----------
     store
@@ -94,6 +97,8 @@ def select(store: StoreReader, split: Split, folds: Folds | None = None) -> Sele
     wanted = splits < len(SPLITS) if split == "all" else splits == SPLITS.index(split)
     status = store.scenes.status[table.scene].astype(object)
     status[(status == "ok") & (table.valid_fraction <= 0)] = EMPTY
+    if split == "train" and store.meta.has_classes:
+        status[(status == "ok") & ~store.class_pixels.any(axis=1)] = "unlabelled"
     left_out = Counter(str(s) for s in status[wanted] if s != "ok")
     return Selection(np.flatnonzero(wanted & (status == "ok")), dict(sorted(left_out.items())))
 

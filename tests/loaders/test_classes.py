@@ -7,6 +7,7 @@ from helpers.stores import as_classes, draw_tiles, write_store
 from torch.utils.data import DataLoader
 
 from geoprep.errors import UsageError
+from geoprep.store.reader import StoreReader
 from loaders import (
     BatchLoader,
     ClassTarget,
@@ -17,6 +18,7 @@ from loaders import (
     SpeedTarget,
     StreamTiles,
     TileDataset,
+    select,
 )
 
 NAMES = ("background", "slow", "fast")
@@ -164,3 +166,12 @@ def test_bytes_that_no_class_has_are_not_valid():
     target = ClassTarget(2)
     label = torch.tensor([[[0, 1, 2, 254, 255]]], dtype=torch.uint8)
     assert target.valid(label).tolist() == [[[True, True, False, False, False]]]
+
+
+def test_training_tiles_without_a_class_are_left_out(covers):
+    store = StoreReader.open(covers[0])
+    store.class_pixels[training := select(store, "train").tiles[[1, 5]]] = 0
+    selection = select(store, "train")
+    assert selection.left_out == {"unlabelled": 2}
+    assert not np.isin(training, selection.tiles).any()
+    assert np.isin(training, select(store, "all").tiles).all()
