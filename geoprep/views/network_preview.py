@@ -103,9 +103,7 @@ def preview_polygons(
     if over is None:
         shapes = reproject(shapes, features.crs, metric or features.crs)
     if not np.isfinite(shapely.bounds(shapes)).all():
-        raise LabelError(
-            f"{path}: its coordinates are not on Earth in {features.crs}: check its CRS"
-        )
+        raise UsageError(f"{path}: not on Earth by its CRS {features.crs}. Give it the right CRS")
     placed_in = metric if over is None else crs
     rgb, shapes = _backdrop(shapes, placed_in, "polygons", out, over, pixel_size_m)
     owners = zip(features.attributes, features.layers, strict=True)
