@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from geoprep.errors import UsageError
 from geoprep.options import (
@@ -49,8 +49,8 @@ class CompareFiles:
     overwrite: bool = overwrite_option()
     images: Path | None = option(
         None,
-        "Image, folder of images, or store: the area that is compared. Default: the bounding box "
-        "of the proposal and what is near it.",
+        "Image, folder of images, or store: where it has pixels is compared. Default: the bounding "
+        "box of the proposal and what is near it.",
         "PATH",
     )
 
@@ -98,9 +98,8 @@ def compare(
         raise UsageError("only one of map and proposal is georeferenced: give both in a CRS")
     area = None
     if files.images is not None and proposed.crs is not None:
-        grids = image_borders(files.images).values()
-        outlines = [grid.outline_in(proposed.crs) for grid in grids]
-        area = cast("shapely.Polygon", shapely.union_all(outlines))
+        borders = image_borders(files.images).values()
+        area = shapely.union_all([border.outline_in(proposed.crs) for border in borders])
     changes = compare_networks(graph, proposed, area, taken(options, CompareOptions))
     if files.out is not None:
         changes.to_file(files.out, overwrite=files.overwrite)

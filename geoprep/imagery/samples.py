@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
+from geoprep.imagery.description import Raster
+
 _WHOLE: Final = 1024
 """Pixels of an axis that are sampled completely; of a longer one as many, in runs."""
 _RUNS: Final = 8
@@ -61,6 +63,23 @@ def nearest_pixels(
             place = window.col_off, window.row_off + strip.row_off, strip.width, strip.height
             parts.append(read(bands, window=Window(*place))[..., rows[:, None], xs])
     return np.concatenate(parts, axis=-2)
+
+
+def nearest_imagery(
+    dataset: DatasetReader, raster: Raster, bands: Sequence[int], shape: tuple[int, ...]
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return the pixels (band, y, x) nearest to a coarser grid's, and which of them hold imagery.
+
+    Nodata is what the file states, and not finite; black is imagery.
+    """
+    whole = Window(0, 0, dataset.width, dataset.height)
+    values, masks = (
+        nearest_pixels(read, bands, whole, shape) for read in (dataset.read, dataset.read_masks)
+    )
+    valid = masks.any(axis=0) & np.isfinite(values).any(axis=0)
+    if raster.palette:
+        valid &= raster.colours[values[0], 3] > 0
+    return values, valid
 
 
 def _runs(length: int) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from geoprep.roads.graph import renumbered, subnetwork
 from geoprep.roads.network import RoadGraph
 
 
-def clipped(network: RoadGraph, area: shapely.Polygon) -> RoadGraph:
+def clipped(network: RoadGraph, area: shapely.Geometry) -> RoadGraph:
     """Return the roads within an area.
 
     A road that leaves the area ends in a new node on its border; one that returns is two edges.
@@ -22,7 +22,7 @@ def clipped(network: RoadGraph, area: shapely.Polygon) -> RoadGraph:
     return _cut(touching, area, ~shapely.contains_properly(area, touching.lines))
 
 
-def _cut(network: RoadGraph, area: shapely.Polygon, crosses: NDArray[np.bool_]) -> RoadGraph:
+def _cut(network: RoadGraph, area: shapely.Geometry, crosses: NDArray[np.bool_]) -> RoadGraph:
     """Return a network with the edges where ``crosses``, bool (edge,), is set cut at the border."""
     nodes, ends = list(network.nodes), list(network.ends[~crosses])
     lines, source = list(network.lines[~crosses]), np.flatnonzero(~crosses).tolist()
@@ -43,9 +43,9 @@ def _cut(network: RoadGraph, area: shapely.Polygon, crosses: NDArray[np.bool_]) 
     return network.parts(xy, pairs, np.array(lines, object), source)
 
 
-def _inside(line: shapely.LineString, area: shapely.Polygon) -> list[tuple[float, float]]:
+def _inside(line: shapely.LineString, area: shapely.Geometry) -> list[tuple[float, float]]:
     """Return begin and end of every stretch of a line within an area, in metres along it."""
-    meets = shapely.intersection(line, area.boundary)
+    meets = shapely.intersection(line, shapely.boundary(area))
     at = shapely.line_locate_point(line, shapely.points(shapely.get_coordinates(meets)))
     stops = np.unique(np.concatenate([[0.0], at, [line.length]]))
     middles = shapely.line_interpolate_point(line, (stops[:-1] + stops[1:]) / 2)

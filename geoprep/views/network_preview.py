@@ -172,10 +172,8 @@ def read_picture(path: StrPath) -> Picture:
 
     Bands, palette and nodata are those of its description; nodata is hatched.
     """
-    from rasterio.windows import Window
-
     from geoprep.imagery.description import Raster
-    from geoprep.imagery.samples import nearest_pixels
+    from geoprep.imagery.samples import nearest_imagery
 
     with open_image(str(path)) as image:
         raster = Raster.of(image, str(path))
@@ -185,14 +183,10 @@ def read_picture(path: StrPath) -> Picture:
         shown = natural_bands([name[-1] or name[0] for name in names])
         bands = [1] if raster.palette else [raster.default_bands[i] for i in shown]
         if raster.palette or raster.states_nodata:
-            whole = Window(0, 0, image.width, image.height)
-            reads = image.read, image.read_masks
-            values, masks = (nearest_pixels(read, bands, whole, shape) for read in reads)
-            valid = masks.any(axis=0)
+            values, valid = nearest_imagery(image, raster, bands, shape)
         else:  # overviews serve
             values, valid = image.read(bands, out_shape=(len(bands), *shape)), np.ones(shape, bool)
     if raster.palette:
-        valid &= raster.colours[values[0], 3] > 0
         values = np.moveaxis(raster.colours[values[0], :3], -1, 0)
     return Picture(_shown(values, valid & np.isfinite(values).all(axis=0)), raster.grid)
 

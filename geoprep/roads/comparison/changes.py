@@ -113,7 +113,7 @@ def changes_files(path: StrPath) -> list[Path]:
 
 
 def compare_networks(
-    roads: RoadGraph, proposal: RoadGraph, area: shapely.Polygon | None, options: CompareOptions
+    roads: RoadGraph, proposal: RoadGraph, area: shapely.Geometry | None, options: CompareOptions
 ) -> RoadChanges:
     """Return the changes that a proposal suggests for the roads of a map.
 
@@ -131,7 +131,7 @@ def compare_networks(
     if proposal.crs is not None:
         roads = in_crs(roads, proposal.crs)
     # The map reaches a little farther, so that roads along the border have a partner.
-    around = clipped(roads, area.buffer(within + MOST_OFFSET_M))
+    around = clipped(roads, shapely.buffer(area, within + MOST_OFFSET_M))
     proposal = joined(clipped(proposal, area))
     offset = offset_between(proposal, around)
     if options.apply_offset:

@@ -10,10 +10,9 @@ from typing import Final, Literal
 import shapely
 
 from geoprep.errors import UsageError
-from geoprep.grid import Grid
 from geoprep.labels.label_options import SpeedRule
 from geoprep.roads.clipping import area_of_roads, clipped
-from geoprep.roads.footprints import image_borders, is_store
+from geoprep.roads.footprints import Footprint, image_borders, is_store
 from geoprep.roads.names import (
     TABLE_SUFFIX,
 )
@@ -33,7 +32,7 @@ class ScenePair:
     scene: str  # scene key, or the stem of the ground truth's file
     truth: RoadGraph  # the networks; the proposal may be empty
     proposal: RoadGraph
-    # Area that both are clipped to. ``image``: footprint of the scene's image. ``ground
+    # Area that both are clipped to. ``image``: valid pixels of the scene's image. ``ground
     # truth``: bounding box of its roads, so that false roads outside it do not count. ``none``: not
     # clipped
     border: Border
@@ -59,8 +58,9 @@ def pair_scenes(
        part within the bounding box of its ground truth, so that false roads outside that box do
        not count.
     """
-    borders: Mapping[str, Grid] = {} if images is None else image_borders(images)
-    grids = {} if images is not None and is_store(images) else borders
+    borders = {} if images is None else image_borders(images)
+    is_grid = images is not None and not is_store(images)
+    grids = {name: border.grid for name, border in borders.items() if is_grid}
     reader = SceneReader(grids, pixel_size_m, rule or SpeedRule())
     truths, proposals = reader.scenes(truth), reader.scenes(proposal)
     if not truths:
@@ -84,9 +84,9 @@ def pair_scenes(
 
 
 def _borders_of_scenes(
-    images: Path, borders: Mapping[str, Grid], truth: str, scenes: Mapping[str, SceneRoads]
-) -> Mapping[str, Grid]:
-    """Return the grids of scenes by name; one image and one scene belong together."""
+    images: Path, borders: dict[str, Footprint], truth: str, scenes: Mapping[str, SceneRoads]
+) -> dict[str, Footprint]:
+    """Return the footprints of scenes by name; one image and one scene belong together."""
     if len(scenes) == len(borders) == 1:
         borders = dict(zip(scenes, borders.values(), strict=True))
     elif not set(scenes) & set(borders):
@@ -95,9 +95,9 @@ def _borders_of_scenes(
             f"the second {_some(scenes)}. Give images the names of their scenes."
         )
     for name in set(scenes) & set(borders):
-        roads, grid = scenes[name].network, borders[name]
-        if roads.crs and grid.crs and len(roads.lines):
-            inside = shapely.intersects(grid.outline_in(roads.crs), roads.lines)
+        roads, border = scenes[name].network, borders[name]
+        if roads.crs and border.grid.crs and len(roads.lines):
+            inside = shapely.intersects(border.outline_in(roads.crs), roads.lines)
             if not inside.any():
                 raise UsageError(
                     f"{truth}: no road of scene {name} lies in its image of {images}. Give the "
@@ -120,13 +120,13 @@ def _pair(
     scene: str,
     truth_roads: SceneRoads,
     proposal_roads: SceneRoads | None,
-    grid: Grid | None,
+    footprint: Footprint | None,
     *,
     city: bool,
 ) -> ScenePair:
     """Return a pair with the proposal in the CRS of the ground truth, both clipped to the image."""
     truth, notes = truth_roads.network, truth_roads.notes
-    image = grid if grid is not None and grid.crs and truth.crs is not None else None
+    image = footprint if footprint and footprint.grid.crs and truth.crs is not None else None
     if image is not None and len(truth.ends):
         inside = clipped(truth, image.outline_in(str(truth.crs)))
         outside_km = (truth.length_m.sum() - inside.length_m.sum()) / 1000

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import shapely
+from affine import Affine
 from click.testing import CliRunner
+from helpers.rasters import write_raster
 from helpers.roads import network
 
 import geoprep
@@ -117,3 +119,41 @@ def test_networks_without_roads_and_of_different_planes():
     plane: RoadGraph = replace(roads.graph, crs=None)
     with pytest.raises(UsageError, match="only one of map and proposal is georeferenced"):
         geoprep.compare(roads, geoprep.RoadNetwork(plane))
+
+
+@pytest.fixture(scope="module")
+def strip(tmp_path_factory):
+    """An image of 1,200 x 1,100 m with pixels in its northern triangle, and two roads of a map."""
+    folder = tmp_path_factory.mktemp("strip")
+    y, x = np.mgrid[:1100, :1200]
+    flown = (x + y < 1200).astype(np.uint8)
+    place = {"transform": Affine(1, 0, 500_000, 0, -1, 6_001_100), "crs": CRS}
+    rgb = np.random.default_rng(0).integers(60, 200, (3, 1100, 1200), np.uint8) * flown
+    with_alpha = np.concatenate([rgb, 255 * flown[None]])
+    write_raster(folder / "alpha.tif", with_alpha, photometric="RGB", alpha="YES", **place)
+    speckled = np.where(flown & ((x * y) % 97 > 0), 0, 255).astype(np.uint8)
+    write_raster(folder / "nodata.tif", speckled, nodata=255, **place)
+    floats = np.where(flown, 0.5, np.nan).astype(np.float32)
+    write_raster(folder / "floats.tif", floats, **place)
+    write_raster(folder / "mask.tif", 0 * flown, **place)
+    geoprep.build_zarr(images=folder / "alpha.tif", out=folder / "store.zarr", progress=False)
+    road([(10, 1090), (710, 1090)], [(900, 200), (900, 900)]).to_file(folder / "map.gpkg")
+    road([(10, 1090), (710, 1090)]).to_file(folder / "traced.gpkg")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("images", "within"),
+    [
+        *((name, 0.1) for name in ("alpha.tif", "nodata.tif", "floats.tif", "store.zarr")),
+        ("mask.tif", 0.7),  # its zeros are background
+    ],
+)
+def test_ground_without_pixels_is_not_imagery(strip, images, within):
+    """The second road crosses the border of the valid pixels 100 m before its end."""
+    files = strip / "map.gpkg", strip / "traced.gpkg"
+    found = geoprep.compare(*files, images=strip / images).summary.loc["all"]
+    assert found["unconfirmed"] == pytest.approx(within, abs=0.01)
+    assert found["matched"] == pytest.approx(0.7, abs=0.01)
+    (scene,) = geoprep.score(*files, images=strip / images, progress=False).itertuples()
+    assert scene.truth_km == pytest.approx(0.7 + within, abs=0.01)
