@@ -31,6 +31,7 @@ from geoprep.building.scene import PlannedScene, SceneInputs
 from geoprep.executors.cluster import Dask
 from geoprep.executors.threads import Threads
 from geoprep.grid import Grid
+from geoprep.imagery.scenes import OpenScene
 from geoprep.options import option
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.store.writer import create_store
@@ -62,8 +63,8 @@ def _probe(index: int, draft: PlannedScene) -> PlannedScene:
     grid = Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE)
     names = (("red",), ("green",), ("blue",))
     inputs = SceneInputs(index + 1, index + 1, index + 1)
-    probe = replace(draft, grid=grid, inputs=inputs, dtype="uint8")
-    return replace(probe, bands=(1, 2, 3), band_names=names)
+    opened = OpenScene(draft.image, grid, (1, 2, 3), "uint8", (), None, True, 1, False)
+    return replace(draft, opened=opened, inputs=inputs, band_names=names)
 
 
 def plan_of(scenes: int) -> Plan:

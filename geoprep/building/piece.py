@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from geoprep.building.options import parse_rescale
 from geoprep.building.records import ScenePart, ShardRecord, ShardTask
-from geoprep.building.rows import SceneRows
 from geoprep.building.scene import ALL_BACKGROUND, PlannedScene
 from geoprep.grid import Grid
 from geoprep.imagery.counts import count_source
-from geoprep.imagery.decoding import ImageWindow, decided, read_pixels
+from geoprep.imagery.decoding import ImageWindow, decided
 from geoprep.imagery.resample import pixel_edges
 from geoprep.imagery.rescale import percentile_limits, source_limits
+from geoprep.imagery.rows import SceneRows
 from geoprep.imagery.validity import read_bits
 from geoprep.labels.burning import RoadOutlines, burn
 from geoprep.labels.downsampling import majority
@@ -100,11 +100,9 @@ class Piece:
     @classmethod
     def read(cls, part: ScenePart, task: ShardTask, source: SceneRows) -> Piece:
         """Read the pixels below a part's tiles."""
-        grid, bands, nodata = part.scene.grid, part.scene.bands, part.scene.nodata
-        assert grid is not None  # a scene whose image has no grid has failed in the plan
+        grid = part.scene.pixels.grid
         if part.whole:
-            pixels = read_pixels(source.dataset, bands, nodata=nodata)
-            return cls(task, part, grid, pixels, (0, 0))
+            return cls(task, part, grid, source.whole(), (0, 0))
         region = Region.of(part, part.scene.windows, task.meta.tile)
         rows, cols = _source_window(part.scene, region)
         pixels = ImageWindow(source.values(rows, cols))
@@ -133,14 +131,13 @@ class Piece:
         fixed = parse_rescale(self.task.meta.rescale)
         if fixed is None:
             return percentile_limits(count_source(self.pixels))
-        units = () if self.task.meta.rescale == "none" else self.part.scene.units
+        units = () if self.task.meta.rescale == "none" else self.part.scene.pixels.units
         return source_limits(fixed, len(self.task.meta.bands), units)
 
 
 def _source_window(scene: PlannedScene, region: Region) -> tuple[slice, slice]:
     """Return the rows and columns of an image below a region of its finest level."""
-    assert scene.grid is not None
-    lengths = scene.grid.height, scene.grid.width
+    lengths = scene.pixels.grid.shape
     starts, stops = (region.top, region.left), (region.bottom, region.right)
     scales = [length / finest for length, finest in zip(lengths, scene.shape, strict=True)]
     rows, cols = (
@@ -246,8 +243,7 @@ def release_outlines() -> None:
 
 def _read_outlines(part: ScenePart, task: ShardTask) -> _Outlines:
     options, scene = task.options, part.scene
-    grid, label = scene.grid, scene.label
-    assert grid is not None  # a scene whose image has no grid has failed in the plan
+    grid, label = scene.pixels.grid, scene.label
     assert label is not None
     shared = label == task.road_file
     roads = read_roads(

@@ -119,9 +119,9 @@ def make_plan(
         raise SourceError(f"none of the images can be used. First: {reason}")
     _require_own_places(usable)
     first = usable[0]
-    layout = Layout.of([scene.grid for scene in scenes], len(first.bands), options)
-    rescale = _rescale_rule(options.rescale, {scene.dtype for scene in usable})
-    units = {scene.units for scene in usable}
+    layout = Layout.of([scene.grid for scene in scenes], len(first.band_names), options)
+    rescale = _rescale_rule(options.rescale, {scene.pixels.dtype for scene in usable})
+    units = {scene.pixels.units for scene in usable}
     if rescale == "city" and len(units) > 1:
         raise UsageError(
             "`rescale` city needs images of one scale and offset; these have several: use LO,HI in "
@@ -176,7 +176,7 @@ def make_plan(
     meta = StoreMeta(
         cities=tuple(cities),
         bands=tuple(names[0] for names in first.band_names),
-        band_indexes=first.bands,
+        band_indexes=first.pixels.bands,
         gsd_m=gsd_m,
         tile=layout.tile,
         overlap=options.overlap,
@@ -264,7 +264,8 @@ def _limits_of(rule: str, scene: PlannedScene) -> str:
     """Return what the limits of a rule belong to, "" for values of 8 bits or a scene's limits."""
     if rule in ("scene", "none"):
         return ""
-    kind = value_kind(scene.dtype, scaled=bool(scene.units) and rule != "city")
+    pixels = scene.pixels
+    kind = value_kind(pixels.dtype, scaled=bool(pixels.units) and rule != "city")
     return kind if kind != "8 bits" else ""
 
 

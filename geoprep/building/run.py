@@ -17,7 +17,6 @@ from geoprep.building.piece import release_outlines
 from geoprep.building.plan import Plan
 from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.building.request import Progress, Report
-from geoprep.building.rows import release_rows
 from geoprep.building.scene import PlannedScene
 from geoprep.building.shard import build_shard
 from geoprep.building.summary import black_pixels, summarise
@@ -25,6 +24,7 @@ from geoprep.building.survey import survey
 from geoprep.building.target import BucketTarget, DiskTarget, open_target
 from geoprep.errors import OutputError, StoreError
 from geoprep.executors.threads import Executor
+from geoprep.imagery.rows import release_rows
 from geoprep.storage.addresses import split_address
 from geoprep.storage.failures import errors_named
 from geoprep.storage.sinks import open_sink

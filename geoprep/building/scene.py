@@ -25,7 +25,7 @@ from geoprep.imagery.band_names import (
 )
 from geoprep.imagery.description import NOTHING_STATED, Raster, Stated
 from geoprep.imagery.headers import describe
-from geoprep.imagery.validity import Nodata
+from geoprep.imagery.scenes import OpenScene, open_scene
 from geoprep.labels.label_options import Schema
 from geoprep.labels.vector_names import vector_parts
 from geoprep.sources.scene import Scene, SourceScenes
@@ -75,16 +75,8 @@ class PlannedScene(Scene):
 
     city: int = 0  # index of the source that the scene is from
     # By its header
-    grid: Grid | None = None  # of the image; None if it cannot be used
-    dtype: str = ""  # of the selected bands
-    block_rows: int = 1  # of the blocks that the file consists of
-    bands: tuple[int, ...] = ()  # selected ones, numbered from 1
+    opened: OpenScene | None = None  # how its image is read; None if it cannot be used
     band_names: tuple[Names, ...] = ()
-    units: tuple[tuple[float, float], ...] = ()  # scale and offset of each band, if not 1 and 0
-    stated: Stated = NOTHING_STATED  # by a STAC item
-    # That of the options, or of a STAC item where the file states none.
-    nodata: Nodata = None
-    alpha: bool = False  # whether the last of four bands is left out, as alpha
     failure: str = ""  # why the scene cannot be built
     # Addresses of all files of the image, the image itself first, and those of its label
     files: tuple[str, ...] = ()
@@ -99,6 +91,17 @@ class PlannedScene(Scene):
     windows: tuple[tuple[int, int], ...] = ()  # (row, col) of every tile, as above
     first_tile: int = 0  # row of the first tile in the store's tile table
     splits: tuple[int, ...] = ()  # of every tile: 0 train, 1 val, 2 test, 3 unused
+
+    @property
+    def grid(self) -> Grid | None:
+        """The grid of the image; None if it cannot be used."""
+        return None if self.opened is None else self.opened.grid
+
+    @property
+    def pixels(self) -> OpenScene:
+        """How the image of a scene that has not failed is read."""
+        assert self.opened is not None
+        return self.opened
 
     @property
     def target(self) -> Grid | None:
@@ -189,6 +192,7 @@ class Probed(NamedTuple):
     product: str | None  # of the imagery
     options: BuildOptions
     reads_inputs: bool  # whether its files are identified
+    stated: Stated = NOTHING_STATED  # by a STAC item
 
 
 def probe_scenes(
@@ -200,7 +204,13 @@ def probe_scenes(
 ) -> tuple[list[PlannedScene], list[str]]:
     """Return the header of every image, and notes; those of unusual bands fail."""
     items = [
-        Probed(_draft(scene, city, source, options), source.product, options, read_inputs)
+        Probed(
+            PlannedScene(scene.id, scene.image, scene.label, city, files=(scene.image,)),
+            source.product,
+            options,
+            read_inputs,
+            source.stated.get(scene.id, NOTHING_STATED),
+        )
         for city, source in enumerate(sources)
         for scene in source.scenes
     ]
@@ -209,18 +219,6 @@ def probe_scenes(
     for first, some in executor.map_unordered(read, _batches(items)):
         probes[first : first + len(some)] = some
     return _same_bands(probes, options)
-
-
-def _draft(scene: Scene, city: int, source: SourceScenes, options: BuildOptions) -> PlannedScene:
-    return PlannedScene(
-        scene.id,
-        scene.image,
-        scene.label,
-        city,
-        files=(scene.image,),
-        stated=source.stated.get(scene.id, NOTHING_STATED),
-        nodata=options.nodata,
-    )
 
 
 def _batches(items: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
@@ -237,11 +235,11 @@ def _each(function: Callable[[T], R], batch: tuple[int, Sequence[T]]) -> tuple[i
 
 def probe_scene(item: Probed) -> PlannedScene:
     """Return the header of one image, checked, and the identity of the scene's files."""
-    probe, product, options, reads_inputs = item
+    probe, _, options, reads_inputs, _ = item
     try:
         raster = describe(probe.image)
         probe = replace(probe, files=raster.files, facts=_facts(raster))
-        probe = _usable(probe, raster, product, options)
+        probe = _usable(item._replace(scene=probe), raster)
     except GeoprepError as error:
         probe = replace(probe, failure=str(error))
     if not reads_inputs:
@@ -252,18 +250,15 @@ def probe_scene(item: Probed) -> PlannedScene:
     return replace(probe, files=files, image_files=count, inputs=inputs_of(files, count))
 
 
-def _usable(
-    probe: PlannedScene, raster: Raster, product: str | None, options: BuildOptions
-) -> PlannedScene:
+def _usable(item: Probed, raster: Raster) -> PlannedScene:
+    probe, product, options, _, stated = item
     of_product = [(name,) for name in BAND_NAMES.get(product or "", ())]
-    of_file = raster.names_or(probe.stated.names)
+    of_file = raster.names_or(stated.names)
     bands = raster.default_bands[:3] if product == "PS-RGB" else raster.default_bands
     if options.bands is not None:
         offered = [*of_product, *of_file[len(of_product) :]]
         bands = band_numbers(options.bands, offered, raster.name)
-    dtype = raster.dtype_of(bands)
     names = of_file if max(bands) > len(of_product) else of_product
-    grid = raster.placed(options.pixel_size)
     chosen = tuple(names[band - 1] for band in bands)
     if options.band_names:
         if len(options.band_names) != len(bands):
@@ -272,17 +267,11 @@ def _usable(
                 f"{raster.name} are stored: give as many"
             )
         chosen = tuple((name, common_name(name)) for name in options.band_names)
-    units, nodata = raster.units_of(bands, probe.stated.units), options.nodata
-    if nodata is None and not raster.reading(bands).states_nodata:
-        nodata = probe.stated.nodata
-    facts = probe.facts if nodata == options.nodata else f"{probe.facts} nodata {nodata}"
+    opened = open_scene(raster, bands, raster.placed(options.pixel_size), options.nodata, stated)
+    facts, units = probe.facts, opened.units
+    facts = facts if opened.nodata == options.nodata else f"{facts} nodata {opened.nodata}"
     facts = f"{facts} {units}" if units else facts
-    return replace(
-        probe, grid=grid, dtype=dtype, block_rows=raster.block_rows,
-        bands=bands, band_names=chosen, units=units,
-        alpha=raster.leaves_out_alpha(bands),
-        nodata=nodata, facts=facts,
-    )  # fmt: skip
+    return replace(probe, opened=opened, band_names=chosen, facts=facts)
 
 
 def _same_bands(
@@ -297,10 +286,10 @@ def _same_bands(
     shared = dict(zip(own, shared_names([*own.values()]), strict=True))
     probes = [replace(probe, band_names=shared.get(probe.id, ())) for probe in probes]
     usable = [probe for probe in probes if not probe.failure]
-    count = Counter(len(probe.bands) for probe in usable).most_common(1)[0][0] if usable else 0
-    counts = Counter(probe.band_names for probe in usable if len(probe.bands) == count)
+    count = Counter(len(probe.band_names) for probe in usable).most_common(1)[0][0] if usable else 0
+    counts = Counter(probe.band_names for probe in usable if len(probe.band_names) == count)
     wanted = max(counts, key=lambda names: (has_names(names), counts[names]), default=())
-    usual = next((probe.bands for probe in usable if len(probe.bands) == count), ())
+    usual = next((probe.pixels.bands for probe in usable if len(probe.band_names) == count), ())
     checked, by_name, by_number = list[PlannedScene](), list[str](), list[str]()
     for probe in probes:
         if probe.failure or probe.band_names == wanted:
@@ -308,18 +297,20 @@ def _same_bands(
             continue
         name, match = shown_address(probe.image), match_bands(wanted, probe.band_names)
         places = match.places or tuple(range(count))
-        if len(probe.bands) != count or (match.missing and options.bands is None):
-            has = f"{_listed(probe.bands)}, most images have {_listed(usual)}"
-            if len(probe.bands) == count:
+        pixels = probe.pixels
+        if len(pixels.bands) != count or (match.missing and options.bands is None):
+            has = f"{_listed(pixels.bands)}, most images have {_listed(usual)}"
+            if len(pixels.bands) == count:
                 has = f"{_named(probe.band_names)}, and most images {_named(wanted)}"
             why = f"{name} has bands {has}: choose common ones with `bands`, or build separate "
-            checked.append(replace(probe, grid=None, failure=f"{why}stores"))
+            checked.append(replace(probe, opened=None, failure=f"{why}stores"))
             continue
         if places != tuple(range(count)):
             by_name.append(name)
-            bands = tuple(probe.bands[place] for place in places)
-            units = tuple(probe.units[place] for place in places) if probe.units else ()
-            probe = replace(probe, bands=bands, units=units, facts=f"{probe.facts} {bands}")
+            bands = tuple(pixels.bands[place] for place in places)
+            units = tuple(pixels.units[place] for place in places) if pixels.units else ()
+            reordered = replace(pixels, bands=bands, units=units)
+            probe = replace(probe, opened=reordered, facts=f"{probe.facts} {bands}")
         if count > 1 and (match.unnamed or match.missing):
             by_number.append(name)
         checked.append(replace(probe, band_names=wanted))
@@ -337,7 +328,8 @@ def _same_bands(
             f"{shown_address(usable[0].image)}: bands are {_named(wanted)}, by colour or number; "
             "`band_names` names them"
         )
-    if alphas := [shown_address(probe.image) for probe in checked if probe.alpha]:
+    opened = [probe.opened for probe in checked if probe.opened]
+    if alphas := [shown_address(one.address) for one in opened if one.leaves_out_alpha]:
         notes.append(
             f"{counted(len(alphas), 'image')} such as {alphas[0]}: band 4 is called alpha and "
             "marks nodata; if it is near infrared, `bands` 1,2,3,4 reads it"

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from geoprep.building.options import BuildOptions
 from geoprep.building.piece import Piece, Tiles, label_tiles, pieces
 from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
-from geoprep.building.rows import SceneRows
 from geoprep.errors import GeoprepError
 from geoprep.imagery.counts import TileCounts, road_share
 from geoprep.imagery.resample import render
 from geoprep.imagery.rescale import lookup_tables
+from geoprep.imagery.rows import SceneRows
 from geoprep.speed import NODATA
 from geoprep.storage.sinks import open_sink
 from geoprep.store.layout import pixel_layouts, shard_key
@@ -106,7 +106,7 @@ def _fill(tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRecord) -
     """Read and render a part in the pieces that `pieces` returns."""
     notes, label = Counter[str](), part.scene.label
     pixels = bool(task.options.classes and label and task.options.raster_rule(label))
-    with SceneRows(part.scene) as source:
+    with SceneRows(part.scene.pixels, part.scene.inputs) as source:
         for run in pieces(part, task.meta.tile):
             whole, windows = part.whole, (run.start, run.stop)
             some = part if whole else replace(part, scene=part.scene.tiles(*windows))

@@ -194,7 +194,7 @@ def _end_warnings(plan: Plan, ends: int, values: int) -> Iterator[str]:
     rule = plan.meta.rescale
     if rule in ("scene", "none") or ends <= _MOST_AT_ENDS * values:
         return
-    units = next((scene.units for scene in plan.scenes if scene.units), ())
+    units = next((s.opened.units for s in plan.scenes if s.opened and s.opened.units), ())
     unit = f", in the unit of bands with scale and offset {units[0]}" if units else ""
     yield (
         f"{ends / values:.1%} of the values of the store are 1 or 255, the ends of `rescale` "

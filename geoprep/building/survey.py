@@ -21,14 +21,13 @@ from geoprep.building.options import BuildOptions
 from geoprep.building.plan import Plan
 from geoprep.building.records import Outcome, TaskStopped
 from geoprep.building.request import Progress, Report
-from geoprep.building.rows import SceneRows, strips
 from geoprep.building.scene import PlannedScene
 from geoprep.building.shard import add_notes, too_empty
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.executors.threads import Executor, stopped
 from geoprep.imagery.counts import add_black, count_source
-from geoprep.imagery.decoding import read_pixels
 from geoprep.imagery.rescale import percentile_limits
+from geoprep.imagery.rows import SceneRows, strips
 from geoprep.imagery.validity import (
     StripValidity,
     decide,
@@ -209,7 +208,7 @@ def _runs(plan: Plan, index: int, workers: int) -> Iterator[SurveyTask]:
         rows = 0, _shape(scene)[0]
         yield SurveyTask(index, scene.tiles(0, 0), plan.options, rows, whole=True)
         return
-    rows_of = strips(scene)
+    rows_of = strips(scene.pixels)
     some = min(_MOST_STRIPS, -(-len(rows_of) // workers))
     for start in range(0, len(rows_of), some):
         run = rows_of[start : start + some]
@@ -218,8 +217,7 @@ def _runs(plan: Plan, index: int, workers: int) -> Iterator[SurveyTask]:
 
 
 def _shape(scene: PlannedScene) -> tuple[int, int]:
-    assert scene.grid is not None  # only scenes that can be opened are surveyed
-    return scene.grid.shape
+    return scene.pixels.grid.shape
 
 
 def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
@@ -284,14 +282,14 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
     scene, (top, bottom) = task.scene, task.rows
     record, counts = SurveyRecord(task), np.zeros((), np.int64)
     try:
-        with SceneRows(scene) as source:
-            for first, last in strips(scene):
+        with SceneRows(scene.pixels, scene.inputs) as source:
+            for first, last in strips(scene.pixels):
                 if not top <= first < bottom or (task.whole and first > top):
                     continue
                 if stopped():
                     raise TaskStopped
                 if task.whole:
-                    pixels = read_pixels(source.dataset, scene.bands, nodata=scene.nodata)
+                    pixels = source.whole()
                     validity = {}
                 else:
                     pixels = source.surveyed(first, last)
@@ -304,6 +302,7 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
                     source_bytes=record.source_bytes + pixels.values.nbytes,
                     validity=record.validity | validity,
                 )
+                del pixels  # before the next strip is read
     except GeoprepError as error:
         return SurveyRecord(task, failure=str(error))
     return replace(record, counts=csr_array(counts))
@@ -319,16 +318,16 @@ def survey_label(task: SurveyTask) -> SurveyRecord:
     if task.failure:
         return SurveyRecord(task, failure=task.failure)
     scene, rows, valid = task.scene, task.rows, None
+    grid = scene.pixels.grid
     assert scene.label is not None
-    assert scene.grid is not None
     rule = task.options.raster_rule(scene.label)
     assert rule is not None
     if task.mask_file is not None:
-        cols = slice(0, scene.grid.width)
-        valid = read_bits(task.mask_file, scene.grid.width, slice(*rows), cols) != 0
+        cols = slice(0, grid.width)
+        valid = read_bits(task.mask_file, grid.width, slice(*rows), cols) != 0
     try:
-        area = SceneWindow(rows[0], 0, rows[1] - rows[0], scene.grid.width)
-        return SurveyRecord(task, notes=read_mask(scene.label, rule, scene.grid, area, valid)[1])
+        area = SceneWindow(rows[0], 0, rows[1] - rows[0], grid.width)
+        return SurveyRecord(task, notes=read_mask(scene.label, rule, grid, area, valid)[1])
     except UnlistedError as error:
         return SurveyRecord(task, unlisted=error.pixels)
     except LabelError as error:

@@ -64,7 +64,7 @@ def test_an_image_that_lacks_a_band_fails_by_name(tmp_path, names):
 def test_bands_are_chosen_by_name_or_number(tmp_path):
     scenes = [scene(tmp_path, 0), scene(tmp_path, 1, (2, 1, 0), ("B2", "Green", "b4"))]
     plan = plan_of(scenes, bands="GREEN,3")
-    assert [one.bands for one in plan.scenes] == [(2, 3), (2, 3)]
+    assert [one.pixels.bands for one in plan.scenes] == [(2, 3), (2, 3)]
     (failed,) = plan_of([*scenes, scene(tmp_path, 2)], bands=("B2",)).scenes[2:]
     assert "2.tif has 3 band(s), red, green, blue, and no band B2" in failed.failure
     with pytest.raises(UsageError, match="`bands` 1,: expected names, or numbers from 1"):
@@ -74,7 +74,7 @@ def test_bands_are_chosen_by_name_or_number(tmp_path):
 def test_an_image_without_names_is_read_in_order(tmp_path):
     scenes = [scene(tmp_path, 0, names=(None, None, None)), scene(tmp_path, 1)]
     plan = plan_of(scenes, tile=64)
-    assert [one.bands for one in plan.scenes] == [(1, 2, 3), (1, 2, 3)]
+    assert [one.pixels.bands for one in plan.scenes] == [(1, 2, 3), (1, 2, 3)]
     assert plan.meta.bands == RGB
     assert "0.tif: bands without names" in plan.notes[0]
     assert not plan_of([scene(tmp_path, 0), scene(tmp_path, 1)], tile=64).notes
@@ -120,7 +120,7 @@ def test_names_that_images_do_not_share_are_colours_or_numbers(tmp_path):
     stated.append(scene(tmp_path, 2, (2, 1, 0), own[2], RGB[::-1]))
     plan = plan_of(stated)
     assert plan.meta.bands == RGB
-    assert [one.bands for one in plan.scenes] == [(1, 2, 3), (1, 2, 3), (3, 2, 1)]
+    assert [one.pixels.bands for one in plan.scenes] == [(1, 2, 3), (1, 2, 3), (3, 2, 1)]
 
 
 def test_bands_get_the_names_that_are_given(tmp_path):

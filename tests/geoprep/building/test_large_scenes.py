@@ -18,10 +18,11 @@ from helpers.factory import (
     write_scene,
 )
 
-from geoprep.building import piece, rows
+from geoprep.building import piece
 from geoprep.building.records import ShardRecord, TaskStopped
 from geoprep.building.run import build
 from geoprep.executors.threads import Threads
+from geoprep.imagery import rows
 from geoprep.store.reader import StoreReader
 from geoprep.views.facts import info
 
@@ -100,7 +101,8 @@ def test_the_rows_of_a_scene_are_decoded_once_or_twice(tmp_path, monkeypatch, he
     decoded = sum(window[3] for window in read)
     assert len(opened) == (1 if held else 1 + 3)
     assert decoded == 300 if held else 600 <= decoded <= 600 + 2 * 100
-    assert not rows._held._slots
+    assert not rows._scenes._slots
+    assert not rows._shared._slots
 
 
 def test_an_interrupted_build_still_knows_where_black_is_nodata(mosaic, tmp_path):

@@ -75,7 +75,7 @@ def test_images_of_two_pixel_sizes_are_noted(tmp_path):
         ({"val": 1.1}, "`val`"),
         ({"pixel_size": 0.0}, "`pixel_size`"),
         ({"val": 0.6, "test": 0.6}, "`val` and `test`"),
-        ({"test": -0.1}, "`test` -0.1: must be at least 0"),
+        ({"test": -0.1}, "`test` -0.1: must be from 0 to 1"),
         *(({"block_km": value}, "`block_km`") for value in (0.0, math.nan)),
         *(({name: 0}, f"`{name}`") for name in ("tile", "resize", "levels", "shard_tiles")),
         ({"levels": 20}, "`levels` 20"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,28 +10,33 @@ from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
+import rasterio
 from numpy.typing import NDArray
 from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
-from geoprep.building.scene import PlannedScene
 from geoprep.errors import ImageError
 from geoprep.imagery.decoding import ImageWindow, read_pixels
+from geoprep.imagery.scenes import OpenScene
+from geoprep.imagery.wide import held_dtype
 from geoprep.storage.inputs import open_image
 
 _STRIP_VALUES = 32 << 20
 _STRIP_ROWS = 512
 """Strips have this many rows or twice as many, or whole rows of blocks, if these are higher."""
 _MOST_BYTES: Final = 256 << 20
-"""Bytes of strips that stay in memory after their use."""
+"""Bytes of a scene whose strips stay in memory from its survey to its tiles."""
+_SHARED_BYTES: Final = 64 << 20
+"""Bytes of strips of larger scenes that stay for the next shard."""
+_BLOCK_BYTES: Final = 32 << 20
+"""Bytes of blocks that GDAL keeps of an open image; by default it takes 5 % of the memory."""
 
 
-def strips(scene: PlannedScene) -> list[tuple[int, int]]:
+def strips(scene: OpenScene) -> list[tuple[int, int]]:
     """Return the first row of every strip of a scene, and the one after its last.
 
     They end with a row of blocks where they can, as compressed blocks are decoded whole.
     """
-    assert scene.grid is not None  # only scenes that can be opened are read
     height, width = scene.grid.shape
     values, blocks = width * len(scene.bands), scene.block_rows
     step = _STRIP_ROWS if values * 2 * _STRIP_ROWS > _STRIP_VALUES else 2 * _STRIP_ROWS
@@ -50,9 +56,10 @@ class _Slot:
 
 
 class _Held:
-    """Strips in memory: the tasks of a process share them."""
+    """Strips in memory, of some bytes at most: the tasks of a process share them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._lock = threading.Lock()
         self._slots: dict[object, _Slot] = {}  # the most recently used last
 
@@ -65,7 +72,7 @@ class _Held:
                 slot.values = decode()
             values = slot.values
         with self._lock:
-            left = self._bytes() - _MOST_BYTES
+            left = self._bytes() - self._most
             for other, old in [*self._slots.items()]:
                 if left > 0 and old.values is not None:
                     left -= old.values.nbytes
@@ -75,7 +82,7 @@ class _Held:
     def keep(self, key: object, values: NDArray[Any]) -> None:
         """Keep the values of a strip if there is space, without a loss of others."""
         with self._lock:
-            if self._bytes() + values.nbytes <= _MOST_BYTES:
+            if self._bytes() + values.nbytes <= self._most:
                 slot = self._slots.setdefault(key, _Slot())
                 slot.values = values
 
@@ -88,19 +95,26 @@ class _Held:
         return sum(slot.values.nbytes for slot in self._slots.values() if slot.values is not None)
 
 
-_held: Final = _Held()
+_scenes: Final = _Held(_MOST_BYTES)
+_shared: Final = _Held(_SHARED_BYTES)
 
 
 def release_rows() -> None:
     """Release the strips that this process holds, at the end of a build."""
-    _held.clear()
+    _scenes.clear()
+    _shared.clear()
 
 
 class SceneRows:
-    """Reads a scene strip by strip; its image is opened once, if at all."""
+    """Reads a scene strip by strip; its image is opened once, if at all.
 
-    def __init__(self, scene: PlannedScene) -> None:
-        self._scene = scene
+    Strips of one ``version`` of a scene are shared.
+    """
+
+    def __init__(self, scene: OpenScene, version: object) -> None:
+        self._scene, self._version = scene, version
+        pixel = np.dtype(held_dtype(scene.dtype)).itemsize * len(scene.bands)
+        self._held = _scenes if math.prod(scene.grid.shape) * pixel <= _MOST_BYTES else _shared
         self._open = ExitStack()
         self._dataset: DatasetReader | None = None
         self._last: dict[int, NDArray[Any]] = {}  # values of the strips of the last rows
@@ -121,31 +135,36 @@ class SceneRows:
         """The open image."""
         if self._dataset is None:
             scene = self._scene
-            assert scene.grid is not None  # as above
-            self._dataset = self._open.enter_context(open_image(scene.image))
+            self._open.enter_context(rasterio.Env(GDAL_CACHEMAX=_BLOCK_BYTES))
+            self._dataset = self._open.enter_context(open_image(scene.address))
             if self._dataset.shape != scene.grid.shape:
-                raise ImageError(f"{scene.image} changed its size while the store was built")
+                raise ImageError(f"{scene.address} changed its size while the store was built")
         return self._dataset
+
+    def whole(self) -> ImageWindow:
+        """Return all pixels, with those that hold imagery."""
+        return read_pixels(self.dataset, self._scene.bands, nodata=self._scene.nodata)
 
     def surveyed(self, first: int, last: int) -> ImageWindow:
         """Return a strip with the pixels that hold imagery, as far as it shows them.
 
         The strips of a scene that fits into memory are kept for its tiles.
         """
-        scene = self._scene
         pixels = self._read(first, last, None)
-        assert scene.grid is not None
-        if pixels.values[0].nbytes * scene.grid.height <= _MOST_BYTES:
-            _held.keep(self._key(first), pixels.values)
+        if self._held is _scenes:
+            _scenes.keep(self._key(first), pixels.values)
         return pixels
 
     def values(self, rows: slice, cols: slice) -> NDArray[Any]:
         """Return the values of a window, (y, x, band)."""
-        self._last = dict(self._strips(rows))
+        of_window = dict(self._strips(rows))
         joined = [
             values[max(rows.start - first, 0) : rows.stop - first, cols]
-            for first, values in self._last.items()
+            for first, values in of_window.items()
         ]
+        # The next window is beside or below this one: of a strip that ends with it another task
+        # may know.
+        self._last = {first: v for first, v in of_window.items() if first + len(v) > rows.stop}
         return np.ascontiguousarray(joined[0]) if len(joined) == 1 else np.concatenate(joined)
 
     def _strips(self, rows: slice) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -153,7 +172,7 @@ class SceneRows:
             if rows.start < last and first < rows.stop:
                 values = self._last.get(first)
                 if values is None:
-                    values = _held.get(self._key(first), lambda: self._values(first, last))  # noqa: B023 - called at once
+                    values = self._held.get(self._key(first), lambda: self._values(first, last))  # noqa: B023 - called at once
                 yield first, values
 
     def _values(self, first: int, last: int) -> NDArray[Any]:
@@ -165,4 +184,4 @@ class SceneRows:
         return read_pixels(self.dataset, scene.bands, window, nodata=scene.nodata, mask=mask)
 
     def _key(self, first: int) -> object:
-        return self._scene.image, self._scene.bands, self._scene.inputs, first
+        return self._scene, self._version, first
