@@ -37,14 +37,16 @@ def crop_kernel(bands: int) -> Any:
     It is called with tiles and batch, uint8 (n, y, x, band), and int64 (4, crop): tile, y, x, op.
     """
 
-    # Indexes are unsigned: signed ones may count from the end, which takes a comparison.
-    @numba.njit(inline="always")
-    def pixels(source: Any, start: Any, step: Any, target: Any, out: Any, count: Any) -> None:
-        for j in range(count):
-            for band in range(bands):
-                target[np.uintp(out + j * bands + band)] = source[np.uintp(start + j * step + band)]
-
     def copy(tiles: Any, batch: Any, place: Any) -> None:
+        # Inside, where numba inlines it. Compiled on its own it would have another name in each
+        # process, so that the cache of `copy` were never hit.
+        def pixels(source: Any, start: Any, step: Any, target: Any, out: Any, count: Any) -> None:
+            # Indexes are unsigned: signed ones may count from the end, which takes a comparison.
+            for j in range(count):
+                for band in range(bands):
+                    to, origin = np.uintp(out + j * bands + band), np.uintp(start + j * step + band)
+                    target[to] = source[origin]
+
         source, target, side = tiles.ravel(), batch.ravel(), batch.shape[1]
         row, out_row = tiles.shape[2] * bands, side * bands
         for n in range(place.shape[1]):

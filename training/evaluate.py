@@ -122,8 +122,6 @@ COMMAND = Command(
 
 def evaluate(options: EvaluateOptions) -> int:
     """Evaluate a model, print and write its metrics, and return the exit status."""
-    import pandas as pd
-
     from training.engine.distributed import is_rank_zero, process_group, set_threads
     from training.runners.ensemble import split_models
     from training.runners.model_files import model_file
@@ -149,10 +147,14 @@ def evaluate(options: EvaluateOptions) -> int:
                 for line in _lines(result):
                     print(printable(line))
             if options.csv:
+                import pandas as pd  # here and below: half a second
+
                 with replaced(options.csv) as partial:
                     scenes = pd.DataFrame(result.scenes).assign(notes="; ".join(result.notes))
                     scenes.map(csv_cell).to_csv(partial, index=False)
             if options.confusion:
+                import pandas as pd
+
                 classes = [*map(csv_cell, result.classes)]
                 matrix = pd.DataFrame(result.confusion, index=classes, columns=classes)
                 with replaced(options.confusion) as partial:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loaders.batch import Crops, crop_affine
-from loaders.copying import copy_crops
+from loaders.copying import copy_crops, crop_kernel
 
 
 @st.composite
@@ -96,3 +96,10 @@ def test_nothing_beyond_the_tiles_is_read(bands, end):
         out = np.ones((8, crop, crop, bands), np.uint8), np.ones((8, crop, crop), np.uint8)
         copy_crops(images, labels, crops, *out)
         assert not out[0].any()
+
+
+def test_the_copy_of_crops_is_compiled_once_for_all_processes():
+    """A second compilation with the same number of bands finds the first in the cache on disk."""
+    crop_kernel.__wrapped__(2)
+    (hits,) = crop_kernel.__wrapped__(2).stats.cache_hits.values()
+    assert hits == 1

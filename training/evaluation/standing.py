@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import shapely
 from numpy.typing import NDArray
 
@@ -212,11 +212,24 @@ def _error(scores: NDArray[np.float64]) -> float:
 def read_history(folder: Path) -> Rows:
     """Return the rows of a run's metrics.csv; none without one, or with that of another program."""
     try:
-        table: Any = pd.read_csv(folder / "metrics.csv")
-    except (OSError, ValueError):
+        with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+            table = list(csv.DictReader(file, restval=""))
+    except (OSError, ValueError, csv.Error):
         return ()
-    rows: Rows = table.to_dict("records")
-    return rows if {"level", "loss"} <= set(table) else ()
+    known = bool(table) and {"level", "loss"} <= table[0].keys()
+    return (
+        [{name: _value(text) for name, text in row.items() if name} for row in table]
+        if known
+        else ()
+    )
+
+
+def _value(text: str) -> float | str:
+    """Return the number in a cell; NaN if it is empty, and any other text as it is."""
+    try:
+        return float(text or "nan") if not text.isdecimal() else int(text)
+    except ValueError:
+        return text
 
 
 def training_scenes(info: ModelInfo, stores: Sequence[StoreReader]) -> list[NDArray[np.uint32]]:
