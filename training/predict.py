@@ -5,6 +5,7 @@
   geoprep predict runs/moscow s3://bucket/scene.tif --out predictions --overlay
   geoprep predict runs/fold* scenes/ --out predictions            the mean of several models
   geoprep predict runs/houses scenes/ --out predictions --polygons houses.gpkg --square
+  geoprep predict runs/houses --of houses.zarr --split test --out predictions
 
 A prediction is a Cloud Optimised GeoTIFF, uint8, nodata 255. Its bands: the probability of a road
 times 255; the speed in mph, 0 for background; on request the probability of each speed bin times
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from tempfile import TemporaryDirectory
 
 import geoprep
 from geoprep.cli.running import Status, run
@@ -40,10 +43,17 @@ COMMAND = Command(
 
 def predict(options: PredictOptions) -> int:
     """Predict all images and return the exit status."""
-    from training.prediction.job import predict_images
+    from training.prediction.job import predict_images, scenes_of
     from training.prediction.screen import Screen, summary
+    from training.runners.ensemble import split_models
     from training.runners.model_options import parse_devices
 
+    if options.of is not None and not split_models(options.checkpoint, options.images)[1]:
+        with TemporaryDirectory(prefix="geoprep-") as folder:  # the bytes that the store has
+            geoprep.export_scenes(options.of, scenes_of(options), folder, what="image")
+            rescale = "none" if options.rescale == "checkpoint" else options.rescale
+            images = (*options.images, folder)
+            return predict(replace(options, images=images, of=None, split=None, rescale=rescale))
     if options.instances > 1 or len(parse_devices(options.device)) > 1:
         from training.prediction.instances import run_instances
 

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
 from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions
@@ -65,6 +65,9 @@ class ScoreImages:
         "clipped to, and the georeference of tables. Without it, a city is scored within the "
         "bounding box of each scene's ground truth, and false roads outside that box do not count.",
         "PATH",
+    )
+    split: Literal["train", "val", "test"] | None = option(
+        None, "Score the scenes of a split alone; `images` is the store that has it."
     )
 
 
@@ -161,7 +164,8 @@ def score(
     from geoprep.roads.scoring.pairs import pair_scenes
     from geoprep.roads.scoring.scenes import mean_scores, score_scenes
 
-    images = made(ScoreImages, options).images
+    given_images = made(ScoreImages, options)
+    images, only = given_images.images, _scenes_of(given_images)
     classes, work = made(ScoreClasses, options), made(ScoreRun, options)
     if work.csv is not None:
         given = [path for path in (truth, proposal) if isinstance(path, str | os.PathLike)]
@@ -173,8 +177,11 @@ def score(
         {"classes": classes.classes} | options, ClassOptions, "classes", "other", "tolerance"
     )
     class_rule = named.make_rule(options.get("label_nodata"))
+    for name, side in (("truth", truth), ("proposal", proposal)):
+        if isinstance(side, str | os.PathLike) and not Path(side).exists():
+            raise UsageError(f"`{name}` {os.fspath(side)}: no such file or folder; check the path")
     if has_rasters(truth) and has_rasters(proposal):
-        return _score_classes(truth, proposal, class_rule, classes.boundary, work.csv)
+        return _score_classes(truth, proposal, class_rule, classes.boundary, only, work.csv)
     if classes.classes is not None:
         raise UsageError("`classes` is for rasters: give rasters as `truth` and `proposal`")
     pairs = pair_scenes(
@@ -183,6 +190,7 @@ def score(
         images=images,
         pixel_size_m=settings.pixel_size,
         rule=rule,
+        only=only,
     )
     with counting_bar("scoring", quiet=not progress, per=1000) as advance:
         scores = score_scenes(pairs, settings, threads=work.threads, advance=advance)
@@ -200,6 +208,20 @@ def score(
         "settings": _settings(settings),
     }
     return _with_csv(frame, work.csv)
+
+
+def _scenes_of(given: ScoreImages) -> set[str] | None:
+    """Return the keys of the scenes of a split; None without one."""
+    from geoprep.roads.footprints import is_store
+    from geoprep.roads.names import scene_key
+    from geoprep.store.reader import StoreReader
+    from geoprep.store.scenes import scenes_in_split
+
+    if given.split is None:
+        return None
+    if given.images is None or not is_store(given.images):
+        raise UsageError("`split` is one of a store: give the store as `images`")
+    return set(map(scene_key, scenes_in_split(StoreReader.open(given.images), given.split)))
 
 
 def _settings(settings: ScoreOptions) -> dict[str, Any]:
@@ -220,6 +242,7 @@ def _score_classes(
     proposal: Any,  # noqa: ANN401 - as above
     rule: ClassRaster | None,
     boundary: float,
+    only: set[str] | None,
     csv: Path | None,
 ) -> pd.DataFrame:
     """Return the scores of rasters of classes; see `score`."""
@@ -228,7 +251,8 @@ def _score_classes(
     from geoprep.classes.class_scores import score_rasters
     from geoprep.roads.names import scene_key
 
-    found = score_rasters(Path(truth), Path(proposal), rule, boundary=boundary, scene_key=scene_key)
+    paths = Path(truth), Path(proposal)
+    found = score_rasters(*paths, rule, boundary=boundary, scene_key=scene_key, only=only)
     frame = pd.DataFrame(found["scenes"])
     frame.attrs.update(found)
     return _with_csv(frame, csv)

@@ -253,6 +253,7 @@ class ExportTarget:
         "NAME[,NAME]|all",
         flag="--scene --scenes",
     )
+    split: Literal["train", "val", "test"] | None = option(None, "Export the scenes of a split.")
     by: Literal["scene", "tile"] | None = option(
         None,
         "Export the outlines of all scenes or tiles (.geojson, .gpkg) instead of pixels.",

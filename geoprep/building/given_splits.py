@@ -146,7 +146,8 @@ def _listed_splits(
 def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:
     """Return the split of every scene by the folder nearest to its image: train, val or test.
 
-    Scenes in none of them are unused if some are in train, else for training.
+    Folders may be called training, valid, validation and testing too. Scenes in none of them are
+    unused if some are in train, else for training.
     """
     named = [
         next((_FOLDERS[p.name] for p in folder.parents if p.name in _FOLDERS), None)

@@ -271,7 +271,7 @@ class StoreOptions:
         "scene",
         "Unit that is assigned to a split: scene; block, a square of ground of `block_km`, "
         "which also divides larger scenes by tile; or folder, where train, val or test in an "
-        "image's path names its split.",
+        "image's path names its split (without a folder val, `val` of the others than test).",
     )
     split_file: str | None = _splits(
         None,
@@ -338,7 +338,8 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         assigned = "`split_file`" if options.get("split_file") else ""
         if options.get("split_by") == "folder":
             assigned = assigned or "`split_by` folder"
-        for name in ("split_by", "val", "test", "split_seed"):
+        drawn = () if options.get("split_file") is None else ("val", "split_seed")
+        for name in ("split_by", "test", *drawn):
             if assigned and name in options and name not in assigned:
                 raise UsageError(f"{assigned} assigns all splits: leave out `{name}`")
         if "block_km" in options and options.get("split_by") != "block":

@@ -55,10 +55,13 @@ def divide(
         for scene in first_scenes
     ]
     groups: list[Hashable] = [*firsts]
+    drawn = ""
     if options.split_file is not None:
         splits = given_splits(options.split_file, scenes, layout.tile)
     elif options.split_by == "folder":
-        splits = _whole(scenes, folder_splits(scenes))
+        of_folders = folder_splits(scenes)
+        drawn = _draw_val(of_folders, [scene.id for scene in first_scenes], labelled, layout)
+        splits = _whole(scenes, of_folders)
         groups = [PurePosixPath(scene.image).parent for scene in first_scenes]
     elif options.split_by == "block" and any(_exceeds_block(scene, layout) for scene in scenes):
         splits = _by_tile(scenes, areas, labelled, layout)
@@ -72,7 +75,7 @@ def divide(
         apart(scene.windows, of_scene, layout.tile)
         for scene, of_scene in zip(scenes, splits, strict=True)
     ]
-    notes = [_all_training(splits, layout), _equal_images(scenes, splits, firsts)]
+    notes = [drawn, _all_training(splits, layout), _equal_images(scenes, splits, firsts)]
     overlaps = _overlapping(scenes)
     splits, note = _without_shared_ground(
         scenes, splits, overlaps, layout.tile, removed=options.split_overlap == "unused"
@@ -180,6 +183,25 @@ def blocks(
         for i, (x, y) in zip(rows, cells, strict=True):
             result[i] = (area, int(x), int(y))
     return result
+
+
+def _draw_val(
+    given: list[int], ids: Sequence[str], labelled: Sequence[bool], layout: Layout
+) -> str:
+    """Assign scenes for training to validation, where only others are given; return a note."""
+    options = layout.options
+    training = [i for i, split in enumerate(given) if split == TRAIN]
+    if VAL in given or TEST not in given or not options.val:
+        ignored = VAL in given and options.val != type(options).val
+        return "`val` is not used: a folder is named val" if ignored else ""
+    names, known = zip(*((ids[i], labelled[i]) for i in training), strict=True)
+    drawn = assign_splits(names, known, val=options.val, test=0.0, seed=options.split_seed)
+    for i, split in zip(training, drawn.tolist(), strict=True):
+        given[i] = split
+    return (
+        f"no folder is named val: {given.count(VAL)} of {len(training)} images of the others than "
+        f"test are for validation (`val` {options.val:g})"
+    )
 
 
 def _assigned(groups: Sequence[Hashable], labelled: Sequence[bool], layout: Layout) -> list[int]:

@@ -139,9 +139,12 @@ def _numbered(path: Path, names: Sequence[str]) -> ClassRaster:
 def _on_grid(path: Path, dataset: DatasetReader, like: ClassPixels) -> NDArray[Any]:
     """Return the nearest pixels (band, y, x) on another raster's grid."""
     onto = like.grid
-    if onto.georeferenced != bool(dataset.crs):
-        raise ImageError(f"{path} and {like.path}: only one of them is georeferenced")
-    if not onto.georeferenced:
+    if onto.georeferenced != bool(dataset.crs) and dataset.shape != onto.shape:
+        raise ImageError(
+            f"{path} and {like.path}: only one of them is georeferenced, and they have "
+            f"{dataset.width} x {dataset.height} and {onto.width} x {onto.height} pixels"
+        )
+    if not (onto.georeferenced and dataset.crs):
         whole = Window(0, 0, dataset.width, dataset.height)
         return nearest_pixels(dataset.read, None, whole, onto.shape)
     fill = NODATA if dataset.nodata is None else dataset.nodata

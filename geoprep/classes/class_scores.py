@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from scipy.ndimage import binary_erosion, distance_transform_edt
 from geoprep.classes.class_rasters import NODATA, class_names, raster_files, read_classes
 from geoprep.errors import UsageError
 from geoprep.labels.raster_rules import ClassRaster
+from geoprep.sources.label_matching import NamedImage, assigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +102,20 @@ def score_rasters(
     *,
     boundary: float = 2.0,
     scene_key: Callable[[str], str] = str,
+    only: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """Return the scores of rasters of classes, files or folders of one per scene, as plain values.
 
     A scene without a proposal is missed: its pixels count as without a class. Each proposal is read
     on the grid of its ground truth. Without a ``rule`` the values of the ground truth are the
     numbers of the proposal's classes. ``boundary`` is the largest distance in pixels between
-    boundaries that match; ``scene_key`` returns the name of a scene from that of its file.
+    boundaries that match; ``scene_key`` returns the name of a scene from that of its file, and
+    ``only`` are those that count, None: all.
     """
     pairs = _pairs(raster_files(truth), raster_files(proposal), scene_key)
+    pairs = [pair for pair in pairs if only is None or scene_key(pair[0]) in only]
+    if not any(found for _, _, found in pairs):
+        raise UsageError(f"{proposal} has no scene of the split that {truth} has")
     first = next(found for _, _, found in pairs if found is not None)
     names = class_names(first)
     names = names or (rule.names if rule else ())
@@ -121,19 +128,23 @@ def score_rasters(
         raise UsageError(
             f"`classes` names {', '.join(sorted(unknown))}; the proposal has {', '.join(names)}"
         )
-    scenes, total = [], None
+    scenes, empty, total = [], list[str](), None
+    left_out = Counter[str]()
     for scene, true_file, found_file in pairs:
         label = read_classes(true_file, names, rule)
         if found_file is None:
             proposed = np.full_like(label.label, NODATA)
         else:
             proposed = read_classes(found_file, names, rule, like=label).label
-        if (label.label == NODATA).all():
+        left_out[scene] = int((label.label == NODATA).sum())
+        if left_out[scene] == label.label.size:
+            empty.append(scene)
             continue
         counts = count_classes(label.label, proposed, len(names), boundary)
         total = counts if total is None else total + counts
         note = "" if found_file else "no proposal"
-        scenes.append({"scene": scene, **counts.figures(names), "note": note})
+        row = {"scene": scene, **counts.figures(names), "left_out": left_out[scene]}
+        scenes.append({**row, "left_out_share": left_out[scene] / label.label.size, "note": note})
     if total is None:
         raise UsageError(f"{truth}: no pixel has one of the classes {', '.join(names)}")
     return {
@@ -141,6 +152,8 @@ def score_rasters(
         "pooled": total.figures(names),
         "confusion": total.confusion.tolist(),
         "scenes": scenes,
+        "without_truth": empty,  # scenes of which no pixel has a class
+        "left_out": left_out.total(),  # pixels without a class in the ground truth
         "settings": {"boundary": boundary},
     }
 
@@ -152,6 +165,11 @@ def _pairs(
     if len(truths) == len(proposals) == 1:
         return [(truths[0].stem, truths[0], proposals[0])]
     true_files, found_files = _by_scene(truths, scene_key), _by_scene(proposals, scene_key)
+    if not true_files.keys() & found_files.keys():  # as a build pairs masks and images
+        images = [NamedImage(key, str(file)) for key, file in found_files.items()]
+        owned, others, _ = assigned(list(map(str, truths)), images)
+        true_files = {scene: Path(file) for scene, file in owned.items()}
+        true_files |= {Path(file).stem: Path(file) for file in others}
     if not true_files.keys() & found_files.keys():
         raise UsageError(
             f"{truths[0].parent} and {proposals[0].parent} have no scene in common: name the files "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cached_property
 from importlib import import_module
@@ -49,7 +50,9 @@ class CommandGroup(click.Group):
 
 
 def _is_model(word: str) -> bool:
-    return word.endswith(".pt") or Path(word, "best.pt").is_file()
+    """Return whether a word names a model, by what it holds; a text may be too long for a name."""
+    holds = {name: os.path.isfile(f"{word}/{name}") for name in ("zarr.json", "best.pt")}  # noqa: PTH113
+    return not holds["zarr.json"] and (word.endswith(".pt") or holds["best.pt"])
 
 
 class LazyCommand(click.Command):

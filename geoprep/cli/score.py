@@ -80,16 +80,27 @@ def _print_classes(found: Mapping[Any, Any]) -> None:
 
     titles = {"mean_iou": "mean IoU", "mean_f1": "F1", "boundary_f1": "boundary F1"}
     titles |= {f"iou_{name}": name for name in found["classes"]}
-    scores = _table("scene", *titles.values())
+    partial = any(row["left_out"] for row in found["scenes"])
+    scores = _table("scene", *titles.values(), *(["no truth"] if partial else []))
     for row in found["scenes"]:
         scene = f"{row['scene']} ({row['note']})" if row["note"] else row["scene"]
-        scores.add_row(scene, *_cells(row[name] for name in titles))
+        share = [f"{row['left_out_share']:.0%}"] if partial else []
+        scores.add_row(scene, *_cells(row[name] for name in titles), *share)
     scores.add_row("all pixels", *_cells(found["pooled"][name] for name in titles), style="bold")
     total = max(1, sum(map(sum, found["confusion"])))
     pixels = _table("ground truth \\ proposal", *found["classes"], "none")
     for name, counts in zip(found["classes"], found["confusion"], strict=True):
         pixels.add_row(name, *(f"{count / total:.2%}" if count else "" for count in counts))
     Terminal().print(scores, pixels)
+    if found["left_out"]:
+        share = found["left_out"] / (found["left_out"] + total)
+        Terminal().print(
+            f"left out: {found['left_out']:,} pixels ({share:.0%}) without a class in the ground "
+            "truth: nodata, or values that are no class, as 255 without --classes",
+            soft_wrap=True,
+        )
+    for scene in found["without_truth"]:
+        Terminal().print(f"left out: scene {scene}, of which no pixel has a class", soft_wrap=True)
 
 
 _COLUMNS = ("APLS", "recall", "prec.", "time", "TOPO", "prec.", "recall")
@@ -99,6 +110,7 @@ _LEGEND = (
     "mean of precision and recall. km: proposal, ground truth."
 )
 _FEW_SCENES = 3
+_MOST_NAMED = 6
 _ROADS = re.compile(r"([0-9,]+) roads?: (.+)")
 
 
@@ -113,6 +125,13 @@ def _print_scores(frame: pd.DataFrame) -> None:
     scored, timed = found["scenes_in_mean"].values()
     table.add_row(f"mean of {scored}", *_cells(found["mean"].values()), style="bold")
     console.print(table)
+    lacking = [scene["scene"] for scene in found["scenes"] if scene["apls"] is None]
+    if lacking:
+        console.print(
+            f"not in the mean: {', '.join(lacking[:_MOST_NAMED])}"
+            f"{' ...' * (len(lacking) > _MOST_NAMED)}, of which neither side has roads",
+            soft_wrap=True,
+        )
     for line in _notes(found["scenes"]):
         console.print(name_options(line))
     if 0 < timed < scored:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.store.reader import StoreReader
-from geoprep.store.schema import SPLIT_NAMES, TileTable
+from geoprep.store.schema import SPLIT_NAMES, SPLITS, TileTable
 from geoprep.store.tiles import TileReader
 
 MOST_NAMED = 5
@@ -128,6 +128,23 @@ def scene_splits(store: StoreReader) -> NDArray[np.uint8]:
     np.add.at(counts, (store.tiles.scene, store.tiles.split), 1)
     most: NDArray[np.uint8] = counts.argmax(axis=1).astype(np.uint8)
     return most
+
+
+def scenes_in_split(store: StoreReader, split: str) -> list[str]:
+    """Return the ids of the scenes that have tiles of a split, and of no other.
+
+    Raises UsageError if there are none.
+    """
+    wanted = SPLIT_NAMES.index(split)
+    other = (store.tiles.split != wanted) & (store.tiles.split < len(SPLITS))
+    rows = np.setdiff1d(store.tiles.scene[store.tiles.split == wanted], store.tiles.scene[other])
+    if not len(rows):
+        names = sorted({split_names(store, scene) for scene in range(len(store.scenes))})
+        raise UsageError(
+            f"{store.location} has no scene whose tiles are all {split}; scenes are "
+            f"{'; '.join(names)}"
+        )
+    return [str(store.scenes.id[row]) for row in rows]
 
 
 def split_names(store: StoreReader, scene: int) -> str:

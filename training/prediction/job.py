@@ -22,12 +22,15 @@ from geoprep.executors.threads import Threads, stopped
 from geoprep.imagery.description import NOTHING_STATED
 from geoprep.imagery.headers import describe
 from geoprep.outputs import check_outputs, require_suffix
+from geoprep.roads.names import scene_key
 from geoprep.sources.own_images import images_and_labels
 from geoprep.sources.scene import SourceScenes
 from geoprep.storage.addresses import is_remote, joined, split_address
 from geoprep.storage.places import remote_file
 from geoprep.storage.transfer import download
 from geoprep.storage.versions import content_digest
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import scenes_in_split
 from geoprep.views.geotiff import write_sidecar
 from loaders import has_streams
 from training.engine.host import keep_memory
@@ -67,6 +70,13 @@ def predict_images(
     return job.run(screen, take, first=first)
 
 
+def scenes_of(options: PredictOptions) -> list[str]:
+    """Return the ids of the scenes of the split of a store that are to be predicted."""
+    if options.of is None or options.split is None:
+        raise UsageError("`of` names a store and `split` one of its splits: give both")
+    return scenes_in_split(StoreReader.open(options.of), options.split)
+
+
 def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     """Return the job of the options, and lines that describe its model and threshold.
 
@@ -77,6 +87,8 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     CheckpointError
         The model's file is missing or damaged.
     """
+    if options.split is not None and options.of is None:
+        raise UsageError("`split` is one of a store: name the store as `of`")
     if options.out is None:
         raise UsageError("`out` is missing: name a folder for the predictions")
     check_window(options.window, options.overlap)
@@ -154,6 +166,12 @@ class PredictionJob:
             )
         except GeoprepError as error:  # `images` are positional here
             raise type(error)(re.sub("(--|`)images`? ", "", str(error))) from error
+        if options.of is not None:
+            keys = set(map(scene_key, scenes_of(options)))
+            kept = [scene for scene in self._found.scenes if scene_key(scene.id) in keys]
+            if not kept:
+                raise UsageError(f"no image is of a {options.split} scene of `of` {options.of}")
+            self._found = replace(self._found, scenes=tuple(kept))
         for note in self._found.notes if first else ():
             screen.say(f"note: {note}")
         tasks = [

@@ -101,7 +101,15 @@ class ImageOptions:
         "GeoTIFFs, folders or patterns, also on S3; or STAC items. Runs or model files before them "
         "are models too, whose probabilities are averaged.",
         "IMAGE",
+        default=(),
     )
+    of: Path | None = option(
+        None,
+        "Store whose scenes of `split` alone are predicted: of the images, by name; without "
+        "images, from the pixels of the store.",
+        "STORE",
+    )
+    split: Literal["train", "val", "test"] | None = option(None, "Split of the store `of`.")
     asset: str | None = option(
         None,
         "Asset of the STAC items, such as visual; several (red,green,blue) are stacked as bands. "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -46,6 +46,7 @@ def pair_scenes(
     images: Path | None = None,
     pixel_size_m: float | None = None,
     rule: SpeedRule | None = None,
+    only: Collection[str] | None = None,
 ) -> list[ScenePair]:
     """Return the scenes of the ground truth, each with its part of the proposal.
 
@@ -57,6 +58,8 @@ def pair_scenes(
     4. A proposal in one file for several scenes is a city: without an image, each scene gets the
        part within the bounding box of its ground truth, so that false roads outside that box do
        not count.
+
+    ``only`` are the keys of the scenes that count; None: all.
     """
     borders = {} if images is None else image_borders(images)
     is_grid = images is not None and not is_store(images)
@@ -65,7 +68,10 @@ def pair_scenes(
     truths, proposals = reader.scenes(truth), reader.scenes(proposal)
     if not truths:
         raise UsageError(f"{truth}: contains no scenes")
-    truths = {name: truths[name] for name in sorted(truths, key=natural_key)}
+    kept = [name for name in truths if only is None or name in only]
+    if not kept:
+        raise UsageError(f"{truth}: contains no scene of the split, only {_some(truths)}")
+    truths = {name: truths[name] for name in sorted(kept, key=natural_key)}
     if images is not None:
         borders = _borders_of_scenes(images, borders, name_of(truth), truths)
     one_file = not _is_table_or_folder(proposal)

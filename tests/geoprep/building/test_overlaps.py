@@ -8,6 +8,7 @@ import pytest
 from affine import Affine
 from helpers.factory import PLACES, Place, plan_of, row_of_scenes, texture, write_image, write_scene
 
+from geoprep.building.options import BuildOptions
 from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL
 from geoprep.errors import UsageError
 from geoprep.sources.scene import Scene
@@ -164,3 +165,23 @@ def test_folders_assign_scenes_to_splits(tmp_path):
     assert [s.splits[0] for s in plan.scenes] == [TRAIN, VAL, VAL, UNUSED]
     with pytest.raises(UsageError, match="no image is in a folder named train, val or test"):
         plan_of(pictures(tmp_path / "set" / "extra", 2), pixel_size=0.5, split_by="folder")
+
+
+def test_val_is_drawn_where_folders_give_train_and_test_alone(tmp_path):
+    found = []
+    (tmp_path / "testing").mkdir()
+    (tmp_path / "training").mkdir()
+    for i, scene in enumerate(pictures(tmp_path, 10)):
+        path = tmp_path / ("testing" if i < 2 else "training") / f"i{i}.tif"
+        found.append(Scene(f"i{i}", str(Path(scene.image).rename(path)), None))
+    plan = plan_of(found, pixel_size=0.5, split_by="folder", val=0.25)
+    splits = [scene.splits[0] for scene in plan.scenes]
+    assert splits[:2] == [TEST, TEST]
+    assert (splits.count(VAL), splits.count(TRAIN)) == (2, 6)
+    assert any("no folder is named val: 2 of 8 images" in note for note in plan.notes)
+    none = plan_of(found, pixel_size=0.5, split_by="folder", val=0.0)
+    assert [scene.splits[0] for scene in none.scenes].count(TRAIN) == 8
+    given = BuildOptions.given(split_by="folder", val=0.25, split_seed=1)
+    assert (given.val, given.split_seed) == (0.25, 1)
+    with pytest.raises(UsageError, match="`split_by` folder assigns all splits: leave out `test`"):
+        BuildOptions.given(split_by="folder", test=0.1)

@@ -16,7 +16,7 @@ from sklearn.metrics import confusion_matrix, f1_score, jaccard_score
 import geoprep as gp
 from geoprep.classes.class_scores import count_classes
 from geoprep.cli.commands import cli
-from geoprep.errors import LabelError, UsageError
+from geoprep.errors import ImageError, LabelError, UsageError
 
 NAMES = ("background", "house", "lake")
 PLACE = Affine(0.5, 0, 4e5, 0, -0.5, 6e6)
@@ -152,3 +152,83 @@ def test_a_scene_without_a_proposal_is_missed_and_named(maps):
     again.write_bytes(next(iter(folder.iterdir())).read_bytes())
     with pytest.raises(UsageError, match="are of one scene"):
         gp.score(masks, folder)
+
+
+def test_values_without_a_class_are_counted_in_the_table_in_json_and_as_a_note(tmp_path):
+    """A truth of 0 and 255 without a nodata tag: 255 may be the class itself."""
+    truth = np.zeros((40, 50), np.uint8)
+    truth[:16] = 255
+    write(tmp_path / "truth.tif", truth)
+    write(tmp_path / "map.tif", truth == 255, ("background", "house"), nodata=255)
+    given = ["score", "--truth", f"{tmp_path}/truth.tif", "--proposal", f"{tmp_path}/map.tif"]
+    printed = CliRunner().invoke(cli, given, catch_exceptions=False).output
+    assert "no truth" in printed
+    assert "40%" in printed
+    assert "left out: 800 pixels (40%) without a class in the ground truth" in printed
+    found = json.loads(CliRunner().invoke(cli, [*given, "--json"]).output)
+    assert found["left_out"] == 800
+    assert found["scenes"][0]["left_out_share"] == pytest.approx(0.4)
+    right = CliRunner().invoke(cli, [*given, "--classes", "background=0,house=255"]).output
+    assert "left out" not in right
+    assert "1.000" in right
+
+
+def test_a_scene_without_truth_is_named(maps):
+    masks, folder, *_ = maps
+    write(masks / "AOI_7_Moscow_classes_chip0.tif", np.full((40, 50), 255), nodata=255)
+    found = gp.score(masks, folder).attrs
+    assert found["without_truth"] == ["aoi_7_moscow_chip0"]
+    given = ["score", "--truth", str(masks), "--proposal", str(folder)]
+    printed = CliRunner().invoke(cli, given, catch_exceptions=False).output
+    assert "scene aoi_7_moscow_chip0, of which no pixel has a class" in printed
+
+
+def test_masks_without_georeference_are_placed_pixel_by_pixel(maps, tmp_path):
+    """Named as those of a build: a word for the kind of file may differ."""
+    masks, folder, truth, _ = maps
+    expected = gp.score(masks, folder).attrs["confusion"]
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "found").mkdir()
+    for i in (0, 1):
+        write(tmp_path / "plain" / f"{i}_mask.tif", truth[i], crs=None, nodata=255)
+        map_of_scene = folder / f"AOI_7_Moscow_PS-RGB_chip{i}.tif"
+        map_of_scene.rename(tmp_path / "found" / f"{i}_sat.tif")
+    assert gp.score(tmp_path / "plain", tmp_path / "found").attrs["confusion"] == expected
+    write(tmp_path / "plain" / "1_mask.tif", truth[1][1:], crs=None, nodata=255)
+    with pytest.raises(ImageError, match="they have 50 x 40 and 50 x 39 pixels"):
+        gp.score(tmp_path / "plain", tmp_path / "found")
+
+
+@pytest.mark.parametrize("options", [{}, {"classes": "background=0,house=1"}])
+def test_a_path_that_is_missing_is_told_as_missing(maps, options):
+    masks, folder, *_ = maps
+    with pytest.raises(UsageError, match=r"`truth` .*gone: no such file or folder"):
+        gp.score(masks.with_name("gone"), folder, **options)
+    with pytest.raises(UsageError, match=r"`proposal` .*gone: no such file or folder"):
+        gp.score(masks, masks.with_name("gone"), **options)
+
+
+def test_scenes_of_a_split_alone_are_scored(maps, tmp_path):
+    masks, folder, *_ = maps
+    (tmp_path / "splits.csv").write_text("scene,split\n*chip0,test\n*chip1,train\n")
+    for number in (0, 1):
+        image = tmp_path / "images" / f"AOI_7_Moscow_PS-RGB_chip{number}.tif"
+        write(image, np.full((3, 40, 50), 9 + number))
+    store = gp.build_zarr(
+        images=f"{tmp_path}/images/*.tif", split_file=tmp_path / "splits.csv",
+        out=tmp_path / "a.zarr", progress=False,
+    )  # fmt: skip
+    (folder / "AOI_7_Moscow_PS-RGB_chip1.tif").unlink()
+    found = gp.score(masks, folder, images=store.location, split="test").attrs
+    assert [(row["scene"], row["note"]) for row in found["scenes"]] == [("aoi_7_moscow_chip0", "")]
+    with pytest.raises(
+        UsageError, match="no scene whose tiles are all val; scenes are test; train"
+    ):
+        gp.score(masks, folder, images=store.location, split="val")
+    with pytest.raises(UsageError, match="`split` is one of a store: give the store as `images`"):
+        gp.score(masks, folder, split="test")
+    (tmp_path / "maps" / "AOI_7_Moscow_PS-RGB_chip0.tif").rename(
+        tmp_path / "maps" / "AOI_7_Moscow_PS-RGB_chip1.tif"
+    )
+    with pytest.raises(UsageError, match="has no scene of the split"):
+        gp.score(masks, folder, images=store.location, split="test")

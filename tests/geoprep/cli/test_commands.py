@@ -201,3 +201,28 @@ def test_equal_reasons_of_scenes_are_one_line_with_their_count():
     other = ("t", "t.tif: no such file; check the path.")
     first = f"3 scenes such as s3: {failed[0][1]}"
     assert grouped([*failed[:2], other, failed[2]]) == [first, f"t: {other[1]}"]
+
+
+def test_the_scenes_of_a_split_are_exported(geoprep, scenes, tmp_path):
+    listed = tmp_path / "splits.csv"
+    listed.write_text("scene,split\nquay_1,val\n*,train\n")
+    given = ("--images", scenes, "--split-file", listed, "--out", "a.zarr", "--quiet")
+    geoprep("build-zarr", *given)
+    geoprep("export", "a.zarr", "--split", "val", "--out", "maps")
+    assert [path.name for path in (tmp_path / "maps").glob("*[0-9].tif")] == ["quay_1.tif"]
+    said = geoprep("export", "a.zarr", "--split", "test", "--out", "maps", status=2).err
+    assert "no scene whose tiles are all test; scenes are train; val" in said
+    said = geoprep("export", "a.zarr", "--split", "val", "--out", "m.tif", status=2).err
+    assert "Give a folder for the scenes of a split" in said
+    said = geoprep(
+        "export", "a.zarr", "--split", "val", "--scene", "quay_1", "--out", "m", status=2
+    )
+    assert "give one of --scene" in said.err
+
+
+def test_a_long_list_of_scenes_is_no_name_of_a_model(geoprep, scenes, tmp_path):
+    """A store is a store by what it holds."""
+    geoprep("build-zarr", "--images", scenes, "--out", "a.pt", "--quiet")
+    names = f"quay_0,{' ' * 260}quay_1"
+    geoprep("export", "a.pt", "--scene", names, "--out", "maps")
+    assert (tmp_path / "maps" / "quay_1.tif").is_file()

@@ -147,3 +147,15 @@ def test_an_ignored_speed_field_is_noted(tmp_path):
     shown = run("score", *given, "--quiet", "--speed-from", "field").output
     assert "ignored" not in shown
     assert scored("--truth", label, "--proposal", label, "--speed-from", "auto")["note"] == ""
+
+
+def test_scenes_of_a_split_alone_are_scored_and_the_mean_says_which_it_lacks(town, given):
+    store, listed = town / "listed.zarr", town / "splits.csv"
+    listed.write_text("scene,split\n*chip2,test\n*,train\n")
+    build = ("--images", town / "images" / "*.tif", "--split-file", listed, "--out", store)
+    assert run("build-zarr", *build, "--quiet").exception is None
+    chosen = scores_of(*given, "--images", store, "--split", "test")
+    assert [scene["scene"] for scene in chosen["scenes"]] == ["aoi_7_moscow_chip2"]
+    lacking = [scene["scene"] for scene in scores_of(*given)["scenes"] if scene["apls"] is None]
+    shown = run("score", *given).output
+    assert f"not in the mean: {', '.join(lacking)}, of which neither side has roads" in shown

@@ -36,6 +36,7 @@ from helpers.predict_cases import (
 from helpers.web import served
 from PIL import Image
 
+import geoprep
 from geoprep.errors import UsageError
 from geoprep.executors.threads import stopped
 from geoprep.palette import NODATA_GREYS, SPEED_COLOURS
@@ -680,3 +681,27 @@ def test_qgis_style_has_the_colours_of_all_pictures(run, tmp_path, targets, band
             seen = np.arange(255) * dataset.scales[0] + dataset.offsets[0]  # as QGIS has them
         drawn = np.searchsorted([float(item["value"]) for item in items], seen)
         np.testing.assert_array_equal(drawn, np.arange(255) >= 102)  # 0.4 x 255
+
+
+def test_a_split_of_a_store_is_predicted_from_images_or_from_its_pixels(run, checkpoint, tmp_path):
+    for i in range(3):
+        write_image(tmp_path / "images" / f"s{i}.tif", pixels(96, 96, seed=i))
+    (tmp_path / "splits.csv").write_text("scene,split\ns1,test\n*,train\n")
+    store = geoprep.build_zarr(
+        images=f"{tmp_path}/images/*.tif", split_file=tmp_path / "splits.csv", levels=1,
+        out=tmp_path / "a.zarr", progress=False,
+    ).location  # fmt: skip
+    of = ("--of", store, "--split", "test")
+    run(checkpoint[0], tmp_path / "images", *FP32, *of, "--out", tmp_path / "near")
+    run(checkpoint[0], *FP32, *of, "--out", tmp_path / "stored")
+    for folder in ("near", "stored"):
+        assert [path.name for path in (tmp_path / folder).glob("*.tif")] == ["s1.tif"]
+    np.testing.assert_array_equal(
+        read(tmp_path / "stored" / "s1.tif"), read(tmp_path / "near" / "s1.tif")
+    )
+    wrong = (checkpoint[0], tmp_path / "images", *FP32, "--out", tmp_path / "x")
+    assert "--of names a store and --split one of its splits" in run(*wrong, *of[:2], status=2)
+    assert "name the store as --of" in run(*wrong, *of[2:], status=2)
+    assert "no scene whose tiles are all val" in run(*wrong, *of[:3], "val", status=2)
+    (tmp_path / "images" / "s1.tif").unlink()
+    assert "no image is of a test scene of --of" in run(*wrong, *of, status=2)
