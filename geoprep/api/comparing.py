@@ -93,20 +93,26 @@ def compare(
     if files.out is not None:
         inputs = (roads, proposal, files.images)
         check_outputs(*changes_files(files.out), inputs=inputs, overwrite=files.overwrite)
-    graph, proposed = _graph(roads), _graph(proposal)
+    graph, other = _map(roads)
+    proposed, _ = _map(proposal)
     if (graph.crs is None) != (proposed.crs is None):
         raise UsageError("only one of map and proposal is georeferenced: give both in a CRS")
     area = None
     if files.images is not None and proposed.crs is not None:
         borders = image_borders(files.images).values()
         area = shapely.union_all([border.outline_in(proposed.crs) for border in borders])
-    changes = compare_networks(graph, proposed, area, taken(options, CompareOptions))
+    changes = compare_networks(graph, other, proposed, area, taken(options, CompareOptions))
     if files.out is not None:
         changes.to_file(files.out, overwrite=files.overwrite)
     return changes
 
 
-def _graph(given: StrPath | RoadNetwork) -> RoadGraph:
-    from geoprep.api.networks import RoadNetwork, read_network
+def _map(given: StrPath | RoadNetwork) -> tuple[RoadGraph, RoadGraph]:
+    """Return the roads of a map, and its other ways."""
+    from geoprep.api.networks import RoadNetwork
+    from geoprep.roads.formats.files import read_map
+    from geoprep.roads.network import empty_network
 
-    return given.graph if isinstance(given, RoadNetwork) else read_network(given).graph
+    if isinstance(given, RoadNetwork):
+        return given.graph, empty_network(given.graph.crs)
+    return read_map(given)

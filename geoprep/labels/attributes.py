@@ -72,6 +72,8 @@ FCLASS_HIGHWAYS: Final = {f"track_grade{grade}": "track" for grade in range(1, 6
 _FCLASS_UNKNOWN: Final = "unknown"
 NOT_DRIVEABLE: Final = _CRESI_DROPS | _NOT_BUILT
 """``highway`` values that are not roads for cars: such lines are left out."""
+OTHER_WAYS: Final = _CRESI_DROPS | {"runway", "taxiway"}
+"""Values of ``highway`` and ``aeroway`` that imagery shows as it shows roads."""
 
 # https://wiki.openstreetmap.org/wiki/Key:surface, its two main groups.
 UNPAVED_SURFACES: Final = frozenset(
@@ -91,7 +93,7 @@ ROAD_FIELDS: Final = frozenset(
 
 PROPERTY_NAMES: Final = ROAD_FIELDS | {
     *("paved", "class", "type", "surface", "tunnel", "OBJECTID", "osm_id"),
-    *("subtype", "road_surface", "bridge", "layer", "maxspeed"),
+    *("subtype", "road_surface", "bridge", "layer", "maxspeed", "aeroway"),
 }
 """All property names that this module uses: what a reader of big files has to read."""
 
@@ -195,11 +197,14 @@ def _tagged(road: Attributes) -> tuple[bool, object]:
 
 
 def road_kind(road: Attributes) -> str | None:
-    """Return the name of the type of a road of any schema; None if it is not known."""
+    """Return the name of the type of a road of any schema, or of another way; None: not known."""
     code = finite_number(road.get("road_type"))
     if code is None:
-        texts = map(plain_text, tag_values(_tagged(road)[1]))
+        texts = [plain_text(value) for value in tag_values(_tagged(road)[1])]
         code = min((HIGHWAY_TYPES[text] for text in texts if text in HIGHWAY_TYPES), default=0)
+        if not code:
+            texts.append(plain_text(road.get("aeroway")))
+            return next((text for text in texts if text in OTHER_WAYS), None)
     return ROAD_TYPES.get(int(code))
 
 

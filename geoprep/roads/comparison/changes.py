@@ -113,14 +113,21 @@ def changes_files(path: StrPath) -> list[Path]:
 
 
 def compare_networks(
-    roads: RoadGraph, proposal: RoadGraph, area: shapely.Geometry | None, options: CompareOptions
+    roads: RoadGraph,
+    other: RoadGraph,
+    proposal: RoadGraph,
+    area: shapely.Geometry | None,
+    options: CompareOptions,
 ) -> RoadChanges:
     """Return the changes that a proposal suggests for the roads of a map.
 
+    Roads that the map lacks may be other ways of it, such as cycleways and runways. These are
+    matched where they are, and never unconfirmed.
+
     Parameters
     ----------
-    roads, proposal
-        The networks, both georeferenced or both in one plane.
+    roads, other, proposal
+        The networks, all georeferenced or all in one plane.
     area
         Area of the imagery in the CRS of the proposal. None: the bounding box of the proposal.
     """
@@ -142,12 +149,19 @@ def compare_networks(
     found = portions(proposal, forth, within_m=within, least_m=least)
     known = portions(roads, back, within_m=within, least_m=least)
     missing = used(subnetwork(found.network, found.unmatched))
+    matched = [_matched(known, back, roads, proposal)]
+    if len(other.lines) and len(missing.lines):
+        other = clipped(in_crs(other, str(missing.crs)), area)
+        forth, back = matches(missing, other, within), matches(other, missing, within)
+        found = portions(missing, forth, within_m=within, least_m=least)
+        known_ways = portions(other, back, within_m=within, least_m=least)
+        matched.append(_matched(known_ways, back, other, missing))
+        missing = used(subnetwork(found.network, found.unmatched))
     joins, nodes = _joins(missing, around)
     frame = _frame(missing).assign(join_from=nodes[:, 0], join_to=nodes[:, 1])
     unconfirmed = _frame(subnetwork(known.network, known.unmatched))
-    matched = _frame(subnetwork(known.network, ~known.unmatched))
-    matched = matched.assign(**_differences(known, back, roads, proposal))
-    return RoadChanges(frame, unconfirmed, matched, joins, offset, missing)
+    layers = pd.concat([layer for layer in matched if len(layer)] or matched[:1])
+    return RoadChanges(frame, unconfirmed, layers.reset_index(drop=True), joins, offset, missing)
 
 
 def _frame(network: RoadGraph) -> gpd.GeoDataFrame:
@@ -160,6 +174,13 @@ def _frame(network: RoadGraph) -> gpd.GeoDataFrame:
     frame = frame.drop(columns=[*network.attributes])
     frame.insert(0, "highway", np.array(kinds, object))
     return frame
+
+
+def _matched(
+    known: Portions, back: Matches, roads: RoadGraph, proposal: RoadGraph
+) -> gpd.GeoDataFrame:
+    frame = _frame(subnetwork(known.network, ~known.unmatched))
+    return frame.assign(**_differences(known, back, roads, proposal))
 
 
 def _differences(

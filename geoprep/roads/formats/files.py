@@ -31,7 +31,7 @@ from geoprep.roads.formats.table import (
     network_of_frame,
 )
 from geoprep.roads.names import NETWORK_SUFFIXES, READ_SUFFIXES
-from geoprep.roads.network import RoadGraph, check_network
+from geoprep.roads.network import RoadGraph, check_network, empty_network
 from geoprep.storage.local_files import require_pyarrow
 from geoprep.storage.output_files import replaced
 
@@ -161,14 +161,24 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
     within 10 cm of each other are one node. All networks have one form (`lines.normal_form`).
     The network is in the CRS of the file if that is in true metres, else in a UTM zone.
     """
-    path = Path(path)
+    return _read(Path(path), layer)[0]
+
+
+def read_map(path: str | os.PathLike[str]) -> tuple[RoadGraph, RoadGraph]:
+    """Return the roads of a map as `read_network` does, and ways of it that are not for cars."""
+    roads, other = _read(Path(path), None)
+    other = empty_network(roads.crs) if other is None else other
+    return roads if len(roads.lines) else empty_network(other.crs), other
+
+
+def _read(path: Path, layer: str | None) -> tuple[RoadGraph, RoadGraph | None]:
     require_suffix(path, *READ_SUFFIXES)
     if not path.is_file():
         raise SourceError(f"{path}: no such file; check the path")
     network = read_if_network(path, layer)
     if network is not None:
-        return network
-    from geoprep.roads.formats.label_files import read_labels  # imports pandas
+        return network, None
+    from geoprep.roads.formats.label_files import read_ways  # imports pandas
 
     try:
         file = _opened(path)
@@ -176,15 +186,15 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
         fields = {field for candidate in named for field in candidate.fields}
         described = names_roads(fields) or fields >= _OVERTURE
         if not described and path.suffix.lower() not in OSM_SUFFIXES:
-            return _network_of(file, path, named[0] if layer else None)
+            return _network_of(file, path, named[0] if layer else None), None
         given = not fields.isdisjoint(SPEEDS)
         rule = SpeedRule(layer=layer, speed_from="auto" if given else "attributes")
-        network, notes = read_labels(file, rule)
+        network, other, notes = read_ways(file, rule)
     except LabelError as error:
         raise SourceError(str(error)) from error
     if notes:
-        warnings.warn(f"{path}: {'; '.join(notes)}", GeoprepWarning, stacklevel=3)
-    return network
+        warnings.warn(f"{path}: {'; '.join(notes)}", GeoprepWarning, stacklevel=4)
+    return network, other
 
 
 def _opened(path: Path) -> VectorFile:

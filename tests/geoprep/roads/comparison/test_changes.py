@@ -4,6 +4,7 @@ import json
 import sqlite3
 from dataclasses import replace
 
+import geopandas
 import numpy as np
 import pytest
 import shapely
@@ -14,7 +15,7 @@ from helpers.roads import network
 
 import geoprep
 from geoprep.cli.commands import cli
-from geoprep.errors import UsageError
+from geoprep.errors import GeoprepWarning, UsageError
 from geoprep.roads.comparison.matching import moved_by, offset_between
 from geoprep.roads.formats.lines import network_from_lines
 from geoprep.roads.graph import subnetwork
@@ -119,6 +120,41 @@ def test_networks_without_roads_and_of_different_planes():
     plane: RoadGraph = replace(roads.graph, crs=None)
     with pytest.raises(UsageError, match="only one of map and proposal is georeferenced"):
         geoprep.compare(roads, geoprep.RoadNetwork(plane))
+
+
+WAYS = {"cycleway": 100, "pedestrian": 200, "path": 300, "runway": 400}
+
+
+@pytest.mark.parametrize("suffix", [".gpkg", ".osm"])
+@pytest.mark.parametrize("types", [["primary"], []])
+def test_ways_that_are_not_for_cars_are_no_missing_roads(tmp_path, suffix, types):
+    """The imagery shows a road, four other ways and a new road; a footway lies unseen."""
+    lines = [[(5e5, 6e6 + y), (500_400, 6e6 + y)] for y in (0, *WAYS.values(), 500, 600)]
+    shapes = [shapely.LineString(line) for line in lines]
+    kinds = [*(types or ["proposed"]), *WAYS, "footway"]
+    keys = ["aeroway" if kind == "runway" else "highway" for kind in kinds]
+    tags = [{key: kind} for key, kind in zip(keys, kinds, strict=True)]
+    frame = geopandas.GeoDataFrame(tags, geometry=shapes[:6], crs=CRS)
+    path = tmp_path / f"map{suffix}"
+    if suffix == ".osm":
+        xy = shapely.get_coordinates(frame.to_crs(4326).geometry)
+        nodes = [f"<node id='{n}' lon='{x}' lat='{y}'/>" for n, (x, y) in enumerate(xy, 1)]
+        ways = [
+            f"<way id='{n}'><nd ref='{2 * n - 1}'/><nd ref='{2 * n}'/><tag k='{k}' v='{v}'/></way>"
+            for n, (k, v) in enumerate(zip(keys, kinds, strict=True), 1)
+        ]
+        path.write_text(f"<osm version='0.6'>{''.join(nodes + ways)}</osm>")
+    else:
+        frame.to_file(path)
+    seen = geopandas.GeoDataFrame(geometry=[*shapes[:5], shapes[6]], crs=CRS)
+    with pytest.warns(GeoprepWarning, match="not driveable"):
+        found = geoprep.compare(path, geoprep.RoadNetwork.from_geopandas(seen))
+    assert found.missing["length_m"].sum() == pytest.approx(800 - 400 * len(types), abs=2)
+    assert found.unconfirmed.empty
+    assert sorted(found.matched["highway"]) == sorted([*types, *WAYS])
+    assert found.summary.loc["runway", ["map", "matched"]].tolist() == pytest.approx(
+        [0.4] * 2, 0.01
+    )
 
 
 @pytest.fixture(scope="module")
