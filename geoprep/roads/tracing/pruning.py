@@ -24,6 +24,8 @@ _MOST_ROUNDS: Final = 8
 _CORNER: Final = 1.5
 """Distance of the corners of a wide road's end in steps along rows and columns: sqrt(2), nearly."""
 
+_BACK_M: Final = 5.0
+_BACK_COS: Final = np.cos(np.radians(120))
 ReachAt = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
@@ -130,3 +132,29 @@ def simplified(network: RoadGraph, tolerance_m: float) -> RoadGraph:
     lines = shapely.simplify(network.lines, tolerance_m, preserve_topology=False)
     flat = shapely.length(lines) == 0  # a loop smaller than the tolerance
     return replace(network, lines=np.where(flat, network.lines, lines))
+
+
+def begun_forward(network: RoadGraph) -> RoadGraph:
+    """Return a network whose edges do not begin by running back, where their nodes have moved.
+
+    The second vertex of a line goes if it is less than 5 m from the first, and the line turns there
+    by more than 120 degrees.
+    """
+    lines, loop = network.lines.copy(), network.ends[:, 0] == network.ends[:, 1]
+    least = np.where(loop, 4, 2)  # vertices
+    for first, second, third in ((0, 1, 2), (-1, -2, -3)):
+        left = np.flatnonzero(shapely.get_num_points(lines) > least)
+        while len(left):
+            a, b, c = (
+                shapely.get_coordinates(shapely.get_point(lines[left], number))
+                for number in (first, second, third)
+            )
+            size = np.linalg.norm(b - a, axis=1)
+            cosine = ((b - a) * (c - b)).sum(axis=1)
+            cosine /= np.maximum(size * np.linalg.norm(c - b, axis=1), 1e-9)
+            left = left[(size < _BACK_M) & (cosine < _BACK_COS)]
+            for edge in left.tolist():
+                xy = np.delete(shapely.get_coordinates(lines[edge]), second, axis=0)
+                lines[edge] = shapely.LineString(xy)
+            left = left[shapely.get_num_points(lines[left]) > least[left]]
+    return replace(network, lines=lines)

@@ -25,6 +25,7 @@ from geoprep.roads.tracing.pixel_graph import pixel_network
 from geoprep.roads.tracing.probable_paths import links_along_paths
 from geoprep.roads.tracing.pruning import (
     ReachAt,
+    begun_forward,
     nowhere_wide,
     simplified,
     smoothed,
@@ -68,7 +69,7 @@ def trace(
     if options.min_confidence and probable:
         mean = edge_confidence(network, raster)[:, 0]
         network = with_chains_joined(subnetwork(network, mean >= options.min_confidence))
-    network = without_small_components(network, options.min_length_m)
+    network = begun_forward(without_small_components(network, options.min_length_m))
     network = replace(network, speed_mph=edge_speeds(network, raster))
     network = with_bridges(network, options.motorway_mph)
     if probable:

@@ -4,12 +4,18 @@ import numpy as np
 import pytest
 import shapely
 from helpers.roads import array_raster, degree_counts, drawn, network, traced
+from scipy.ndimage import gaussian_filter
 from shapely.ops import substring
 
 from geoprep.roads.graph import subnetwork
 from geoprep.roads.tracing import pruning
 from geoprep.roads.tracing.crossings import with_junctions_merged
-from geoprep.roads.tracing.pruning import smoothed, without_small_components, without_spurs
+from geoprep.roads.tracing.pruning import (
+    begun_forward,
+    smoothed,
+    without_small_components,
+    without_spurs,
+)
 from geoprep.roads.tracing.steps import trace
 
 
@@ -93,3 +99,30 @@ def test_smoothing_has_the_width_of_its_gaussian():
     made = network([(0, 0), (100, 0), (100, 100)])
     rounded = shapely.distance(smoothed(made, 3.0, 0.5).lines[0], shapely.Point(100, 0))
     assert rounded == pytest.approx(3 * 2 * 0.3989 * np.sqrt(0.5), rel=0.05)
+
+
+def runs_back(line):
+    """Return whether a line turns by more than 120 degrees within 5 m of an end of it."""
+    for xy in (np.array(line.coords), np.array(line.coords)[::-1]):
+        steps = np.diff(xy, axis=0)[:2]
+        size = np.linalg.norm(steps, axis=1)
+        if len(steps) == 2 and size[0] < 5 and steps[0] @ steps[1] < -0.5 * size.prod():
+            return True
+    return False
+
+
+def test_edges_do_not_begin_by_running_back():
+    """Roads of noise, of which one does so where its junction has moved."""
+    random = np.random.default_rng(0)
+    away = np.abs(gaussian_filter(random.normal(size=(400, 400)), 6))
+    odds = 12 * (away / away.std() * 0.6 - 0.25)
+    odds += 10 * gaussian_filter(random.normal(size=away.shape), 2)
+    share = (255 / (1 + np.exp(odds))).clip(0, 254).astype(np.uint8)
+    made = trace(array_raster(share, kind="probability"))
+    assert len(made.lines) > 100
+    assert not any(map(runs_back, made.lines))
+    line = [(0, 0), (-0.6, 0.1), (-0.2, 0.1), (50, 0), (98, 1), (101, 0.3), (100, 0)]
+    (found,) = begun_forward(network(line)).lines
+    assert list(found.coords) == [(0, 0), (50, 0), (98, 1), (100, 0)]
+    ring = [(0, 0), (3, 0), (0, 0.5), (0, 0)]
+    assert begun_forward(network(ring)).lines[0].is_ring
