@@ -31,7 +31,8 @@ from geoprep.imagery.decoding import ImageWindow, decided, read_pixels
 from geoprep.imagery.description import NOTHING_STATED, Raster, Stated
 from geoprep.imagery.headers import describe
 from geoprep.imagery.rescale import percentile_limits
-from geoprep.imagery.validity import Nodata, decide, read_bits, strip_validity, write_bits
+from geoprep.imagery.scenes import OpenScene, open_scene
+from geoprep.imagery.validity import decide, read_bits, strip_validity, write_bits
 from geoprep.storage.addresses import shown_address
 from geoprep.storage.inputs import open_image
 from training.checkpoint import ModelInfo
@@ -65,10 +66,7 @@ class ImageSource:
     resampled. The prediction has the pixels of the image, unless the model's are asked for.
     """
 
-    address: str
-    bands: tuple[int, ...]  # 1-based, in the order of the model's
-    dtype: str
-    lengths: tuple[int, int]  # rows and columns of the image
+    scene: OpenScene  # how the image is read, bands in the order of the model's
     scales: tuple[float, float]  # pixels of the image per pixel of the model's grid, y and x
     height: int
     width: int
@@ -77,8 +75,6 @@ class ImageSource:
     gsd_m: tuple[float, float] | None  # of the model's grid, x and y; None if it is unknown
     version: str  # changes with any of its files, see `imagery.Raster.version`; ETag of an object
     copied: str = ""  # the version of the local files; "" if it is not looked at
-    nodata: Nodata = None  # which pixels are nodata, as a build takes it
-    black_decides: bool = False  # on nodata, at the edge: the file states none
     # Values that become black and white, float64 (band, 2); None: percentiles of the image.
     limits: NDArray[np.float64] | None = field(default=None, compare=False)
     on_image: bool = False  # the prediction is resampled from the model's grid to the image's
@@ -90,7 +86,12 @@ class ImageSource:
     @property
     def name(self) -> str:
         """Name of the file."""
-        return self.address.rpartition("/")[2]
+        return self.scene.address.rpartition("/")[2]
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Rows and columns of the image."""
+        return self.scene.grid.shape
 
     @property
     def resampled(self) -> bool:
@@ -143,16 +144,9 @@ def inspect_image(
     """
     raster = describe(address)
     bands, note = choose_bands(raster, info.bands, parse_bands(options.bands), stated.names)
-    dtype = raster.dtype_of(bands)
-    limits = known_limits(
-        info, options.rescale, dtype, raster.units_of(bands, stated.units), raster.name
-    )
-    if not note and raster.leaves_out_alpha(bands):
-        note = "band 4 is called alpha and marks nodata; if it is near infrared, `bands` reads it"
-    lengths = raster.grid.shape
-    placed = raster.grid.georeferenced
+    grid, placed = raster.grid, raster.grid.georeferenced
     if not placed and options.allow_no_crs and options.pixel_size is None:
-        height, width, scales, transform = *lengths, (1.0, 1.0), raster.grid.transform
+        height, width, scales, transform = *grid.shape, (1.0, 1.0), grid.transform
         crs, gsd, fed = None, None, "pixels of unknown size"
     else:
         try:
@@ -164,8 +158,8 @@ def inspect_image(
                 f"{error}; or use `allow_no_crs` to predict it pixel by pixel"
             ) from error
         (x, y), (trained_x, trained_y) = grid.gsd_m(), info.gsd_m
-        height, scale_y = _resampled(lengths[0], y, trained_y, options.gsd)
-        width, scale_x = _resampled(lengths[1], x, trained_x, options.gsd)
+        height, scale_y = _resampled(grid.height, y, trained_y, options.gsd)
+        width, scale_x = _resampled(grid.width, x, trained_x, options.gsd)
         scales = scale_y, scale_x
         transform = grid.transform
         if options.grid == "model":
@@ -175,6 +169,11 @@ def inspect_image(
         crs = raster.crs if grid.georeferenced else None
         gsd = x * scale_x, y * scale_y
         fed = f"pixels of {gsd[0]:.3g} x {gsd[1]:.3g} m"
+    nodata = info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata)
+    scene = open_scene(raster, bands, grid, nodata, stated)
+    limits = known_limits(info, options.rescale, scene.dtype, scene.units, raster.name)
+    if not note and scene.leaves_out_alpha:
+        note = "band 4 is called alpha and marks nodata; if it is near infrared, `bands` reads it"
     notes = [note] if note else []
     x, y = info.gsd_m
     known = min(x, y) > 0 and max(x, y) < math.inf
@@ -187,14 +186,9 @@ def inspect_image(
         polygons, area_crs, _ = read_area(options.area, options.where)
         area = area_in_pixels(polygons, area_crs, grid)
     copied = raster.version()
-    nodata = info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata)
-    states_nodata = raster.reading(bands).states_nodata
-    if nodata is None and not states_nodata:
-        nodata = stated.nodata
     return ImageSource(
-        address, bands, dtype, lengths, scales, height, width, transform, crs, gsd,
-        version or copied, copied, nodata,
-        nodata is None and not states_nodata, limits,
+        scene, scales, height, width, transform, crs, gsd,
+        version or copied, copied, limits,
         scales != (1.0, 1.0) and options.grid == "image", tuple(notes), raster.files, area,
     )  # fmt: skip
 
@@ -267,15 +261,15 @@ class ImageReader:
 
     def __init__(self, source: ImageSource, mask: Path) -> None:
         self.source = source
-        (height, width), size = source.lengths, np.dtype(source.dtype).itemsize
-        row_bytes = width * (len(source.bands) + 1) * size
+        (height, width), size = source.lengths, np.dtype(source.scene.dtype).itemsize
+        row_bytes = width * (len(source.scene.bands) + 1) * size
         self.rows_at_a_time = max(1, _READ_BYTES // row_bytes)
         self._strip_rows = min(self.rows_at_a_time, _COUNTED_ROWS)
         self._counted_every = math.ceil(height * width / _MOST_COUNTED)
         self._keeps = height * row_bytes <= _KEPT_BYTES
         self._decoded: dict[int, ImageWindow] = {}  # by the first row
         self._coming: dict[int, Future[ImageWindow]] = {}
-        self._mask = mask if source.black_decides else None
+        self._mask = mask if source.scene.black_decides else None
         self.values = self.ends = 0  # stretched by limits that are known, and to 1 or 255 of these
 
     def decide_validity(self) -> None:
@@ -311,10 +305,10 @@ class ImageReader:
     def require_unchanged(self) -> None:
         """Raise ImageError if a file of the image is not the one that its header was read from."""
         source = self.source
-        if source.copied and describe(source.address).version() != source.copied:
+        if source.copied and describe(source.scene.address).version() != source.copied:
             raise ImageError(
-                f"{shown_address(source.address)}: changed while it was predicted. Run the command "
-                "again when the file is complete"
+                f"{shown_address(source.scene.address)}: changed while it was predicted. Run the "
+                "command again when the file is complete"
             )
 
     @contextmanager
@@ -329,7 +323,7 @@ class ImageReader:
             with ThreadPoolExecutor(min(threads, usable_cpus()), "predict-decode") as pool:
                 yield partial(self._take_decoded, pool, threads)
         else:
-            with bounded_cache(), open_image(self.source.address) as dataset:
+            with bounded_cache(), open_image(self.source.scene.address) as dataset:
                 yield partial(self._read_rows, dataset, self._mask)
 
     def _map_rows(
@@ -350,16 +344,16 @@ class ImageReader:
 
     def _strip(self, top: int, mask: Path | None) -> ImageWindow:
         (height, width), bottom = self.source.lengths, top + self._strip_rows
-        with bounded_cache(), open_image(self.source.address) as dataset:
+        with bounded_cache(), open_image(self.source.scene.address) as dataset:
             return self._read_rows(dataset, mask, top, min(bottom, height), 0, width)
 
     def _read_rows(self, dataset: DatasetReader, mask: Path | None, *edges: int) -> ImageWindow:
         top, bottom, left, right = edges
-        source, valid, parts = self.source, None, (slice(top, bottom), slice(left, right))
+        scene, valid, parts = self.source.scene, None, (slice(top, bottom), slice(left, right))
         if mask is not None:
-            valid = read_bits(str(mask), source.lengths[1], *parts)
+            valid = read_bits(str(mask), scene.grid.width, *parts)
         window = Window.from_slices(*parts)
-        return read_pixels(dataset, source.bands, window, nodata=source.nodata, mask=valid)
+        return read_pixels(dataset, scene.bands, window, nodata=scene.nodata, mask=valid)
 
     def _take_decoded(
         self, pool: ThreadPoolExecutor, ahead: int, top: int, bottom: int, left: int, right: int

@@ -139,12 +139,12 @@ def _brightened(
 ) -> NDArray[np.float32]:
     """Return the image in natural colours, float32 (y, x, 3), stretched to its percentiles."""
     shown = natural_bands(names)
-    bands = [source.bands[i] - 1 for i in shown]
+    bands = [source.scene.bands[i] - 1 for i in shown]
     (top, left, *_), (down, right) = source.extent, source.scales
     corner = (left, top) if source.on_image else (left * right, top * down)
     part = Window(*map(round, corner), *reversed(source.part_lengths))
     part = part.intersection(Window(0, 0, *reversed(source.lengths)))
-    with bounded_cache(), open_image(source.address) as dataset:
+    with bounded_cache(), open_image(source.scene.address) as dataset:
         raster = Raster.of(dataset)
         if raster.palette is not None:
             indexes = nearest_pixels(dataset.read, 1, part, shape)
@@ -158,13 +158,13 @@ def _brightened(
             else:
                 every = dataset.read(numbers, out_shape=(len(bands), *shape), window=part)
             read = np.moveaxis(every, 0, 2)
-    values = np.ascontiguousarray(read, held_dtype(source.dtype))
+    values = np.ascontiguousarray(read, held_dtype(source.scene.dtype))
     valid = None
     if is_held_wide(values):
         usable = find_usable(values, nodata)
         values[~usable] = 0
         valid = usable.view(np.uint8)
     tables = lookup_tables(
-        percentile_limits(count_source(ImageWindow(values, valid))), source.dtype
+        percentile_limits(count_source(ImageWindow(values, valid))), source.scene.dtype
     )
     return np.repeat(to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)

@@ -213,14 +213,14 @@ def read_window_rows(
     Of an image with an area, only what its windows need is read, and the rest is not valid.
     """
     source = reader.source
-    tables = lookup_tables(limits, source.dtype)
+    tables = lookup_tables(limits, source.scene.dtype)
     rows, height, width = grid.rows, grid.rows.side, grid.columns.covered
     before: WindowRow | None = None
     starts, side = grid.columns.starts, grid.columns.side
     with reader.opened(place.decoders) as read, place.working():
         for index in range(first, len(rows.starts) if stop is None else stop):
             top, parts = rows.starts[index], grid.parts(index)
-            image = place.filled((height, width, len(source.bands)), 0)
+            image = place.filled((height, width, len(source.scene.bands)), 0)
             valid = place.filled((height, source.width), int(source.area is None))
             kept = 0
             if before is not None and parts == grid.parts(index - 1):

@@ -115,4 +115,4 @@ def test_prediction_reads_floats_as_a_store_does(tmp_path):
     grid = window_grid(source.height, source.width, 128, 16, 1)
     (row,) = read_window_rows(reader, limits, grid, Host())
     np.testing.assert_array_equal(row.image[:90, :70], expected_bytes(values, limits))
-    assert source.dtype == "float32"
+    assert source.scene.dtype == "float32"

@@ -16,6 +16,8 @@ from helpers.predict_cases import FACTS, PLACE, UTM, predict_options
 from geoprep.cog import tiff
 from geoprep.cog.spool import TILE, Shape
 from geoprep.cog.writer import CogWriter
+from geoprep.grid import Grid
+from geoprep.imagery.scenes import OpenScene
 from training.prediction.host import Host
 from training.prediction.images import ImageSource
 from training.prediction.journal import WriteJournal, folder_of
@@ -36,10 +38,9 @@ HEIGHT, WIDTH = 1300, 1100
 
 
 def source(height=HEIGHT, width=WIDTH, crs=UTM):
-    return ImageSource(
-        "x/chip.tif", (1, 2, 3), "uint8", (height, width), (1.0, 1.0), height, width, PLACE, crs,
-        (0.31, 0.31), "1",
-    )  # fmt: skip
+    grid = Grid(height, width, PLACE, "EPSG:32637")
+    scene = OpenScene("x/chip.tif", grid, (1, 2, 3), "uint8", (), None, True, 1, False)
+    return ImageSource(scene, (1.0, 1.0), height, width, PLACE, crs, (0.31, 0.31), "1")
 
 
 @pytest.fixture(scope="module")

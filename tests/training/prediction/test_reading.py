@@ -47,7 +47,7 @@ def read_all(reader, limits, window, overlap):
     """Return the image put together from its rows of windows, and those."""
     source = reader.source
     rows, columns = (plan_axis(n, window, overlap) for n in (source.height, source.width))
-    whole = np.zeros((source.height, source.width, len(source.bands)), np.uint8)
+    whole = np.zeros((source.height, source.width, len(source.scene.bands)), np.uint8)
     valid = np.zeros((source.height, source.width), np.uint8)
     grid = WindowGrid(rows, columns, 1)
     on_device = read_window_rows(deepcopy(reader), limits, grid, Device(torch.device("cpu")))
@@ -158,10 +158,10 @@ def test_bands_of_other_names_are_refused(tmp_path, names, colours, bands):
     if isinstance(bands, str):
         with pytest.raises(ImageError, match=f"No band is called {bands}. Choose them"):
             inspected(path)
-        assert inspected(path, bands="1,2,3").bands == (1, 2, 3)
+        assert inspected(path, bands="1,2,3").scene.bands == (1, 2, 3)
     else:
         source = inspected(path)
-        assert source.bands == bands
+        assert source.scene.bands == bands
         assert ("read as red, green, blue" in "".join(source.notes)) == (
             names == (None, None, None)
         )
@@ -173,15 +173,15 @@ def test_bands_are_found_by_name_then_by_number(tmp_path):
     )
     with pytest.raises(ImageError, match=r"needs 3: red, green, blue.*`bands`, for example 1,2,3"):
         inspected(path)
-    assert inspected(path, bands="4,1,2").bands == (4, 1, 2)
+    assert inspected(path, bands="4,1,2").scene.bands == (4, 1, 2)
     with pytest.raises(ImageError, match="no band 7"):
         inspected(path, bands="4,1,7")
     with pytest.raises(UsageError, match="names 2"):
         inspected(path, bands="4,1")
     with rasterio.open(path, "r+") as dataset:
         dataset.descriptions = ("Blue", "nir", "Red", "Green")
-    assert inspected(path).bands == (3, 4, 1)
-    assert inspected(path, bands="NIR,2,red").bands == (2, 2, 3)
+    assert inspected(path).scene.bands == (3, 4, 1)
+    assert inspected(path, bands="NIR,2,red").scene.bands == (2, 2, 3)
     few = write_image(tmp_path / "b.tif", pixels(8, 8, bands=1))
     with pytest.raises(ImageError, match=r"needs 3: red, green, blue\. Use an image"):
         inspected(few)
@@ -279,7 +279,7 @@ def test_black_is_nodata_where_a_store_of_the_image_has_it(tmp_path, monkeypatch
     values[40:120, 60:140] = 0  # within: imagery
     path = write_image(tmp_path / "a.tif", values)
     source = inspected(path, rescale="scene", gsd="image")
-    assert source.black_decides
+    assert source.scene.black_decides
     reader = reader_of(source, tmp_path)
     limits = reader.scene_limits()
     with rasterio.open(path) as dataset:
@@ -293,7 +293,7 @@ def test_black_is_nodata_where_a_store_of_the_image_has_it(tmp_path, monkeypatch
         assert not whole[:60, :30].any()
         assert whole[valid != 0].all()
     tagged = inspected(write_image(tmp_path / "b.tif", values, nodata=0), rescale="scene")
-    assert not tagged.black_decides
+    assert not tagged.scene.black_decides
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "fine"])
