@@ -26,9 +26,9 @@ _STRIP_ROWS = 512
 """Strips have this many rows or twice as many, or whole rows of blocks, if these are higher."""
 _MOST_BYTES: Final = 256 << 20
 """Bytes of a scene whose strips stay in memory from its survey to its tiles."""
-_SHARED_BYTES: Final = 64 << 20
-"""Bytes of strips of larger scenes that stay for the next shard."""
-_BLOCK_BYTES: Final = 32 << 20
+_SHARED_BYTES: Final = 32 << 20
+"""Bytes of strips of larger scenes that stay for the next shard, or one strip."""
+_BLOCK_BYTES: Final = 16 << 20
 """Bytes of blocks that GDAL keeps of an open image; by default it takes 5 % of the memory."""
 
 
@@ -74,7 +74,7 @@ class _Held:
         with self._lock:
             left = self._bytes() - self._most
             for other, old in [*self._slots.items()]:
-                if left > 0 and old.values is not None:
+                if left > 0 and old.values is not None and old is not slot:
                     left -= old.values.nbytes
                     del self._slots[other]
         return values
