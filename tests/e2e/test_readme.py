@@ -20,6 +20,7 @@ INSTALL = ("git clone ", "python3 -m venv ", "pip install ")
 # Commands run on a fifteenth of the imagery, and training on a quarter of that per step.
 LARGE, SMALL = "--scenes 24 ", "--scenes 8 --size 652 "
 WIDE, NARROW = "--crop 128 ", "--crop 64 "
+LONG, SHORT = "--epochs 30 ", "--epochs 2 "
 
 
 @pytest.fixture(scope="module")
@@ -51,18 +52,20 @@ def test_the_address_is_that_of_the_package():
 @pytest.mark.slow
 def test_commands_and_python_run_in_order(workplace):
     assert sum(LARGE in command for command in COMMANDS) == 1
-    assert sum(WIDE in command for command in COMMANDS) == 1
+    assert sum(WIDE in command for command in COMMANDS) == 2
+    assert sum(LONG in command for command in COMMANDS) == 1
     for kind, body in BLOCKS:
         lines = [line for line in body.splitlines() if not line.startswith(INSTALL)]
         if kind == "python":
             (workplace / "snippet.py").write_text(body, encoding="utf-8")
             lines = ["python -W error::UserWarning snippet.py"]
         for command in lines:
-            command = command.replace(LARGE, SMALL).replace(WIDE, NARROW)
+            command = command.replace(LARGE, SMALL).replace(WIDE, NARROW).replace(LONG, SHORT)
             done = run(command, workplace)
             assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    for made in ("moscow.zarr", "moscow.html", "runs/moscow/best.pt", "roads.gpkg", "roads.png"):
-        assert (workplace / made).exists(), made
+    made = ("moscow.zarr", "moscow.html", "runs/moscow/best.pt", "roads.gpkg", "roads.png")
+    for name in (*made, "cover.gpkg"):
+        assert (workplace / name).exists(), name
 
 
 def test_every_documented_make_target_exists():
