@@ -253,7 +253,6 @@ class ExportTarget:
         "NAME[,NAME]|all",
         flag="--scene --scenes",
     )
-    split: Literal["train", "val", "test"] | None = option(None, "Export the scenes of a split.")
     by: Literal["scene", "tile"] | None = option(
         None,
         "Export the outlines of all scenes or tiles (.geojson, .gpkg) instead of pixels.",
@@ -266,6 +265,9 @@ class ExportTarget:
 class ExportOptions:
     """Options: of exported pixels."""
 
+    split: Literal["train", "val", "test"] | None = option(
+        None, "Export the scenes of a split, in place of those named."
+    )
     overwrite: bool = overwrite_option()
     level: int | None = option(None, "Level to export. Default: the finest.", "LEVEL", least=1)
     what: Literal["both", "image", "speed", "label"] = option(
@@ -290,7 +292,7 @@ def export_scenes(
     store
         A store, or its path or address.
     scenes
-        Id of a scene, or its end such as ``chip12``; several; or ``all``.
+        Id of a scene, or its end such as ``chip12``; several; or ``all``; none with ``split``.
     out
         File NAME.tif, or a folder for several scenes.
     **options

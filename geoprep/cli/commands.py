@@ -205,21 +205,13 @@ cli.add_command(
 
 def _export(given: dict[str, Any]) -> None:
     store, out, texts = given.pop("store"), given.pop("out"), given.pop("scenes", ())
-    by, split = given.pop("by", None), given.pop("split", None)
+    by = given.pop("by", None)
     several = any("," in text for text in texts)  # an id may have a comma too
     ids = set(map(str, geoprep.open_store(store).reader.scenes.id)) if several else set()
     lists = ([text] if text in ids else text.split(",") for text in texts)
     names = [name.strip() for one in lists for name in one]
-    if bool(names) + (by is not None) + (split is not None) != 1:
+    if bool(names or given.get("split")) == (by is not None):
         raise UsageError("give one of --scene NAME (or all), --split and --footprints scene")
-    if split is not None:
-        from geoprep.storage.local_files import make_folder
-        from geoprep.store.scenes import scenes_in_split  # imports zarr
-
-        names = scenes_in_split(geoprep.open_store(store).reader, split)
-        if out.suffix.lower() in (".tif", ".tiff", ".png"):
-            raise UsageError(f"{out} is a file. Give a folder for the scenes of a split")
-        make_folder(out)
     if by is not None:
         overwrite = given.get("overwrite", False)
         written = [geoprep.export_footprints(store, out, by=by, overwrite=overwrite)]

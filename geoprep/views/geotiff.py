@@ -34,6 +34,7 @@ from geoprep.store.scenes import (
     level_step,
     read_image,
     read_label,
+    scenes_in_split,
     split_names,
 )
 from geoprep.texts import printable
@@ -60,6 +61,7 @@ def export_scenes(
     level: int | None = None,
     what: What = "both",
     coding: Coding = "mph",
+    split: str | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
     """Write images and labels of one scene, of several, or of all, and return the files.
@@ -75,7 +77,11 @@ def export_scenes(
         raise UsageError(
             f"{store.location}: its labels have no speeds to export as {coding}. Omit `coding`"
         )
-    if len(names) > 1 or ALL in names:
+    if names and split is not None:
+        raise UsageError("`scenes` and `split` both choose scenes: give one of them")
+    if split is not None:
+        names = scenes_in_split(store, split)
+    if len(names) > 1 or ALL in names or split is not None:
         if out.suffix.lower() in (*SUFFIXES, ".png"):
             raise UsageError(f"{out} is a file. Give a folder for several scenes")
         make_folder(out)

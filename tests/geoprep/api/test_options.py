@@ -42,7 +42,7 @@ COMMANDS = {
     ),
     "export": (
         "export_scenes",
-        "o.zarr --scene s --out a --overwrite --level 9 --what image --coding binned",
+        "o.zarr --scene s --split val --out a --overwrite --level 9 --what image --coding binned",
     ),
     "vectorize": (
         "vectorize",
@@ -52,8 +52,8 @@ COMMANDS = {
     ),
     "score": (
         "score",
-        "--truth t --proposal p --images i --pixel-size 2 --speed-from auto --speed-field f "
-        "--speed-unit kmh --layer l --where w --snap 5 --control-point-spacing 9 "
+        "--truth t --proposal p --images i --split val --pixel-size 2 --speed-from auto "
+        "--speed-field f --speed-unit kmh --layer l --where w --snap 5 --control-point-spacing 9 "
         "--topo-radius 10 --topo-starts 2 --seed 3 --classes c.yaml "
         "--other nodata --tolerance 3 --label-nodata 9 --boundary 3 --csv s.csv --threads 2 "
         "--overwrite --quiet --json",

@@ -213,11 +213,11 @@ def test_the_scenes_of_a_split_are_exported(geoprep, scenes, tmp_path):
     said = geoprep("export", "a.zarr", "--split", "test", "--out", "maps", status=2).err
     assert "no scene whose tiles are all test; scenes are train; val" in said
     said = geoprep("export", "a.zarr", "--split", "val", "--out", "m.tif", status=2).err
-    assert "Give a folder for the scenes of a split" in said
+    assert "Give a folder for several scenes" in said
     said = geoprep(
         "export", "a.zarr", "--split", "val", "--scene", "quay_1", "--out", "m", status=2
     )
-    assert "give one of --scene" in said.err
+    assert "--scenes and --split both choose scenes" in said.err
 
 
 def test_a_long_list_of_scenes_is_no_name_of_a_model(geoprep, scenes, tmp_path):
