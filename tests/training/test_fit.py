@@ -175,9 +175,11 @@ def test_a_plan_tells_memory_steps_and_time_and_writes_nothing(fit, out, monkeyp
     monkeypatch.setattr("training.run.plan.time_step", lambda _: 10.0)
     staged = ("--stages", "64@32:2,64:1", "--val-every", 3)
     said = fit("--out", out, "--plan", *staged, network=STAGED).out
-    most, left = re.search(r"plan +(\S+) GiB of memory at most; (\S+) GiB are left", said).groups()
+    taken, left = re.search(
+        r"plan +(\S+) GiB of memory are taken; (\S+) GiB are left", said
+    ).groups()
     here = psutil.Process().memory_info().rss / 2**30
-    assert 0.9 * here < float(most) < here + 8
+    assert 0.5 * here < float(taken) < 2 * here
     assert float(left) > 0
     assert "a step of 4 images takes 10 s: 0.4 images/s" in said
     assert "an epoch takes 60 s, its validation 27 s" in said

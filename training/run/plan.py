@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import resource
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
 
+import psutil
 import torch
 from torch import nn
 
@@ -83,13 +83,13 @@ def _planned(run: Trainer) -> Iterator[str]:
 
 
 def _memory(device: torch.device) -> str:
-    """Return the most memory that the steps of this process took, and what is left."""
-    if device.type in ("cpu", "mps"):
-        most, left = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, available_memory()
+    """Return the memory that this process has taken by its steps, and what is left."""
+    if device.type in ("cpu", "mps"):  # the allocator keeps what the steps took
+        taken, left = psutil.Process().memory_info().rss, available_memory()
     else:
-        most = torch.get_device_module(device).max_memory_reserved(device)
+        taken = torch.get_device_module(device).max_memory_reserved(device)
         left = available_memory(device=device)
-    return f"{_gib(most)} of memory at most; {_gib(left.nbytes)} are left ({left.limited_by})"
+    return f"{_gib(taken)} of memory are taken; {_gib(left.nbytes)} are left ({left.limited_by})"
 
 
 def _gib(nbytes: int) -> str:
