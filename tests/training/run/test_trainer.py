@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from helpers.runs import KEYWORDS, STATEFUL, assert_same_run, rows
+from helpers.stores import write_store
 
 import training
 from training.checkpoint import load
@@ -41,6 +42,14 @@ def test_another_loss(recipe):
     assert first["loss"] == first["main"] == first["dice"]
     assert float(last["loss"]) < float(first["loss"]) < 1
     assert "Tversky; adamw" in Path("runs/tversky/log.txt").read_text()
+
+
+def test_another_loss_of_classes(recipe, tmp_path):
+    write_store(tmp_path / "land.zarr", classes=("background", "slow", "fast"))
+    first, last = recipe("class-loss")
+    assert first["loss"] == first["main"] == first["dice"]
+    assert float(last["loss"]) < float(first["loss"]) < 1
+    assert "Jaccard; adamw" in Path("runs/jaccard/log.txt").read_text()
 
 
 def test_another_schedule(recipe, monkeypatch):
