@@ -221,7 +221,7 @@ def _contrast_warnings(store: StoreReader) -> Iterator[str]:
         yield (
             f"{counted(int(flat.sum()), 'scene')} of {len(flat)} {'are ' * classes}{kind}, and "
             "`rescale` scene stretches them to full contrast: if brightness tells classes apart, "
-            "use none for 8-bit images, or LO,HI"
+            "use none for 8-bit images, else city or LO,HI"
         )
 
 

@@ -159,7 +159,7 @@ def _behind(standing: Standing) -> Iterator[str]:
     forest, model = (standing.baseline.get(name, math.nan) for name in ("forest", "model"))
     if forest > model:
         small = ["`model` unet-small, which sees more images in equal time"]
-        kept = ["a store of 8-bit images that keeps their values (`rescale` none)"]
+        kept = ["a store whose images share their limits (`rescale` none of 8-bit images, or city)"]
         ways = small * (standing.model == RESNET34_UNET) + kept * (standing.rescale == "scene")
         use = f"use {', or '.join(ways)}, " if ways else ""
         scores = f"a random forest has {forest:.3f}, the model {model:.3f}"

@@ -134,7 +134,7 @@ def test_flat_scenes_and_scenes_of_one_class_that_are_stretched_are_said(tmp_pat
     stretched = summary_of(tmp_path / "s.zarr", scenes, rescale="scene", **classes).warnings
     (said,) = (line for line in stretched if "contrast" in line)
     assert said.startswith("2 scenes of 5 are nearly of one class or have less than 33%")
-    assert "use none for 8-bit images" in said
+    assert "use none for 8-bit images, else city" in said
     kept = summary_of(tmp_path / "k.zarr", scenes, **classes).warnings
     assert not [line for line in kept if "contrast" in line]
 

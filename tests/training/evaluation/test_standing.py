@@ -63,7 +63,10 @@ def elsewhere(*scores):
         ({"baseline": BEHIND}, "has 0.868, the model 0.808: train longer .*, or take the forest"),
         ({"baseline": BEHIND, "split": "test"}, "a random forest has 0.868, the model 0.808"),
         ({"baseline": BEHIND, "model": "resnet34-unet"}, "use `model` unet-small, .* train longer"),
-        ({"baseline": BEHIND, "rescale": "scene"}, r"use a store .*`rescale` none\), train longer"),
+        (
+            {"baseline": BEHIND, "rescale": "scene"},
+            r"share .*`rescale` none .*city\), train longer",
+        ),
         ({"baseline": {"model": 0.5}}, None),  # without scikit-learn
         ({"scenes": scenes(math.nan)}, None),
     ],
