@@ -75,8 +75,9 @@ def store_info(store: Store | StrPath, **options: Any) -> dict[str, Any]:  # noq
         ``statistics`` (mean and standard deviation per band, 1 to 255), ``speeds`` (pixels per mph
         over the training tiles), ``unknown_speed`` (pixels), ``classes`` (name, color, and pixels
         by split), ``memory`` (bytes by level: ``tiles`` of the splits train and val, once per
-        machine; ``batch``, which each worker adds; ``loader``, a `loaders.BatchLoader`; and
-        ``total``, of tiles and loader) and ``notes`` (remarks of the build, counted).
+        machine; ``batch``, which each worker adds; ``worker_process``, a forked one of torch's
+        ``DataLoader``; ``loader``, a `loaders.BatchLoader`; and ``total``, of tiles and loader) and
+        ``notes`` (remarks of the build, counted).
 
     Raises
     ------

@@ -33,6 +33,8 @@ SHOWN_ISSUES = 8
 SHOWN_SPEEDS = 16
 """With more distinct speeds than this, the bars show ten-mph bins."""
 BAR_WIDTH = 32
+WORKER_PROCESS = 8_000_000
+"""Bytes of its own of a forked worker process of torch's DataLoader, besides its batches."""
 
 
 def info(
@@ -147,7 +149,8 @@ def _memory(facts: dict[str, Any], batch_size: int, crop: int, workers: int) -> 
         batch = batch_size * min(crop, entry["level"]) ** 2 * (len(facts["bands"]) + 1)
         tiles = sum(facts["splits"][name]["ram_bytes"][level] for name in ("train", "val"))
         parts = {"tiles": tiles, "batch": batch, "loader": (workers + 2) * batch}
-        levels[level] = {**parts, "total": tiles + parts["loader"]}
+        total = {"total": tiles + parts["loader"]}
+        levels[level] = {**parts, **total, "worker_process": batch + WORKER_PROCESS}
     return {"batch_size": batch_size, "crop": crop, "workers": workers, "levels": levels}
 
 
@@ -271,11 +274,11 @@ def _splits_table(facts: dict[str, Any]) -> Table:
 def _memory_table(memory: dict[str, Any]) -> Table:
     workers, crop = memory["workers"], memory["crop"]
     loader = f">loader, {counted(workers, 'worker')}"
-    table = _table("memory at", ">tiles, train and val", ">each worker", loader, ">together")
+    each = ">each worker", ">as a process"
+    table = _table("memory at", ">tiles, train and val", *each, loader, ">together")
     for level, parts in memory["levels"].items():
-        table.add_row(
-            level, *(_bytes(parts[name]) for name in ("tiles", "batch", "loader", "total"))
-        )
+        names = ("tiles", "batch", "worker_process", "loader", "total")
+        table.add_row(level, *(_bytes(parts[name]) for name in names))
     table.caption = (
         f"tiles once per machine; {memory['batch_size']} crops of {crop} px per batch: "
         "--batch-size, --crop"

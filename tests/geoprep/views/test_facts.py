@@ -62,6 +62,7 @@ def test_memory_of_a_loader_follows_the_formula_of_the_documentation(store):
         assert found["tiles"] == sum(splits[n]["ram_bytes"][level] for n in ("train", "val"))
         assert found["batch"] == 3 * side * side * (len(store.meta.bands) + 1)
         assert found["loader"] == 7 * found["batch"] == found["total"] - found["tiles"]
+        assert found["worker_process"] == found["batch"] + 8_000_000
 
 
 def test_statistics_are_those_of_the_training_pixels(facts, store):
@@ -116,8 +117,8 @@ def test_every_scene_that_is_not_ok_has_its_reason(facts, store):
 def test_terminal_shows_what_decides_on_a_training(facts):
     text = _printed(facts)
     for piece in ("small  ", "121 tiles of 64 px", "overlap 8 px", "64 × 64 × 3", "RAM at 32",
-                  "loader, 4 workers", "red", "rescale none", "city_broken: failed: ",
-                  "unlabelled"):  # fmt: skip
+                  "loader, 4 workers", "as a process", "red", "rescale none",
+                  "city_broken: failed: ", "unlabelled"):  # fmt: skip
         assert piece in text, piece
     bars = {line.split()[0]: line.count("█") for line in text.splitlines() if "█" in line}
     assert set(bars) == set(facts["speeds"])
