@@ -88,6 +88,7 @@ class ShardRecord:
     scenes: dict[str, Outcome] = field(default_factory=dict)  # by index, as text for JSON
     road_fraction: list[float] = field(default_factory=list)  # one per tile
     valid_fraction: list[float] = field(default_factory=list)
+    shades: list[int] = field(default_factory=list)  # per tile, values of the band with most
     values: int = 0  # valid values of all bands at the finest level
     ends: int = 0  # those of them that are 1 or 255
     histogram_band: list[list[int]] = field(default_factory=list)  # (band, 256), training tiles

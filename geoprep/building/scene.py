@@ -334,6 +334,9 @@ def _same_bands(
             f"{counted(len(alphas), 'image')} such as {alphas[0]}: band 4 is called alpha and "
             "marks nodata; if it is near infrared, `bands` 1,2,3,4 reads it"
         )
+    if doubts := [one for one in opened if one.doubt]:
+        such = f"{counted(len(doubts), 'image')} such as {shown_address(doubts[0].address)}"
+        notes.append(f"{such}: {doubts[0].doubt}")
     return checked, notes
 
 

@@ -76,9 +76,10 @@ def _count(
 ) -> None:
     classes, (images, labels, *_) = len(meta.class_names), tiles.values()  # of the finest level
     for image, label, taken in zip(images, labels, counted, strict=True):
-        per_label, valid = counts.add(image, label, counted=taken)
+        per_label, valid, shades = counts.add(image, label, counted=taken)
         record.road_fraction.append(road_share(per_label, background=meta.has_background))
         record.valid_fraction.append(valid)
+        record.shades.append(shades)
         if classes:
             record.class_pixels.append(per_label[:classes].tolist())
 

@@ -43,6 +43,8 @@ _MOST_AT_ENDS: Final = 0.95
 """Share of values that are 1 or 255 above which limits do not suit the images."""
 _FLAT: Final = 0.33
 """A scene has little contrast below this share of the median scene's."""
+_FEW_SHADES: Final = 8
+"""A scene with fewer values than this after rescaling is flat."""
 _ONE_CLASS: Final = 0.95
 """Share of a class above which a scene is nearly of that class."""
 
@@ -128,7 +130,10 @@ def summarise(
     stages = Counter[str]()
     scenes_built, source_bytes = 0, 0
     values = ends = 0
+    shades = np.zeros(len(scenes), np.int64)
     for record in new:
+        of_tiles = tiles.scene[plan.shard_range(record.shard)[0] :][: len(record.shades)]
+        np.maximum.at(shades, of_tiles, record.shades)
         values, ends = values + record.values, ends + record.ends
         stages.update(record.seconds)
         scenes_built += len(record.scenes)
@@ -154,7 +159,11 @@ def summarise(
         source_bytes=source_bytes,
         seconds=seconds,
         stages=dict(stages),
-        warnings=(*_end_warnings(plan, ends, values), *_warnings(plan, store)),
+        warnings=(
+            *_end_warnings(plan, ends, values),
+            *_shade_warnings(plan, shades),
+            *_warnings(plan, store),
+        ),
         black=dict(black or {}),
         share_name=store.meta.share_name,
         class_pixels=class_counts(store),
@@ -200,6 +209,21 @@ def _end_warnings(plan: Plan, ends: int, values: int) -> Iterator[str]:
         f"{ends / values:.1%} of the values of the store are 1 or 255, the ends of `rescale` "
         f"{rule}{unit}: choose limits in the range of the images, or scene"
     )
+
+
+def _shade_warnings(plan: Plan, shades: NDArray[np.int64]) -> Iterator[str]:
+    """Yield a warning if scenes with imagery have few values after rescaling, however many before.
+
+    ``shades`` are the values of a tile of each scene, 0 without imagery.
+    """
+    few = np.flatnonzero((shades > 0) & (shades < _FEW_SHADES))
+    if plan.meta.rescale != "none" and len(few):
+        scene = plan.scenes[few[0]]
+        yield (
+            f"{counted(len(few), 'scene')} such as {scene.id}: no tile has more than "
+            f"{counted(int(shades[few].max()), 'value')} after `rescale` {plan.meta.rescale}. "
+            "Check the range, scale and offset of the image: `gdalinfo -stats FILE`"
+        )
 
 
 def _contrast_warnings(store: StoreReader) -> Iterator[str]:

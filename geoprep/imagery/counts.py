@@ -53,8 +53,11 @@ class TileCounts:
 
     def add(
         self, image: NDArray[np.uint8], label: NDArray[np.uint8], *, counted: bool
-    ) -> tuple[NDArray[np.int64], float]:
-        """Return a tile's pixels per label byte and valid fraction; add it to the histograms."""
+    ) -> tuple[NDArray[np.int64], float, int]:
+        """Return a tile's pixels per label byte, valid fraction, and number of values of a band.
+
+        Add it to the histograms.
+        """
         per_label, per_band = _counted(label[..., None], None, 256)[0], _counted(image, None, 256)
         nodata = int(per_band[0, 0])
         per_band[:, 0] = 0
@@ -63,4 +66,5 @@ class TileCounts:
         if counted:
             self.label += per_label
             self.band += per_band
-        return per_label, 1 - nodata / label.size
+        shades = int(np.count_nonzero(per_band, axis=1).max())
+        return per_label, 1 - nodata / label.size, shades

@@ -27,6 +27,18 @@ class OpenScene:
     block_rows: int  # of the blocks that the file consists of
     leaves_out_alpha: bool  # whether the last of four bands is left out, as alpha
 
+    @property
+    def doubt(self) -> str:
+        """What to look at if values may be decoded already, for the user; empty: they are not."""
+        if not self.units or not self.dtype.startswith("float"):
+            return ""
+        scale, offset = self.units[0]
+        return (
+            f"floating-point values with the scale {scale:g} and the offset {offset:g}. If they "
+            "are decoded already, as results of xarray are, which keep both: "
+            "`gdal_edit.py -scale 1 -offset 0 FILE`"
+        )
+
 
 def open_scene(
     raster: Raster,

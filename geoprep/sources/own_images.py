@@ -31,6 +31,8 @@ from geoprep.storage.addresses import (
 from geoprep.storage.places import list_remote
 from geoprep.texts import counted
 
+_ZARR = "zarr.json", ".zgroup", ".zarray"
+"""Files of a folder of Zarr, of its versions 3 and 2."""
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -121,8 +123,21 @@ def _image_files(pattern: str) -> list[str]:
     if is_web(pattern) and is_items(pattern):
         return [pattern]
     if not (matching := _matching(pattern, IMAGE_SUFFIXES)):
+        _require_no_zarr(pattern)
         matching = _plain_json(pattern)
     return matching or _none_found(pattern, IMAGE_SUFFIXES, "images")
+
+
+def _require_no_zarr(pattern: str) -> None:
+    """Refuse folders of Zarr: its values without data are told by GDAL and xarray differently."""
+    for path in map(Path, glob.glob(str(Path(pattern).expanduser()))):  # noqa: PTH207  as below
+        if any((path / name).is_file() for name in _ZARR):
+            raise SourceError(
+                f"{path} is a folder of Zarr, which is not read as an image: GDAL takes its fill "
+                'value for nodata, xarray an attribute. Write a GeoTIFF of it: python -c "import '
+                f"xarray, rioxarray; xarray.open_zarr('{path}', decode_coords='all')['VARIABLE']"
+                ".rio.to_raster('image.tif')\""
+            )
 
 
 def _plain_json(pattern: str) -> list[str]:

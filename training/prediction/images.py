@@ -174,7 +174,7 @@ def inspect_image(
     limits = known_limits(info, options.rescale, scene.dtype, scene.units, raster.name)
     if not note and scene.leaves_out_alpha:
         note = "band 4 is called alpha and marks nodata; if it is near infrared, `bands` reads it"
-    notes = [note] if note else []
+    notes = [text for text in (note, scene.doubt) if text]
     x, y = info.gsd_m
     known = min(x, y) > 0 and max(x, y) < math.inf
     if known and (gsd is None or max(abs(gsd[0] / x - 1), abs(gsd[1] / y - 1)) > TOLERANCE):

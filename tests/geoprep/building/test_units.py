@@ -65,6 +65,26 @@ def test_limits_of_a_city_need_one_scale_and_offset(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("stated", "rescale", "flat"),
+    [
+        ((0.0001, -0.1), "-0.3,0.7", True),
+        ((1, 0), "-0.3,0.7", False),
+        ((0.0001, -0.1), "scene", False),
+    ],
+)
+def test_an_index_that_kept_the_scale_of_its_scene_is_noted(tmp_path, stated, rescale, flat):
+    """As xarray keeps attributes: a difference of bands, decoded, with the tags of the bands."""
+    index = 0.6 * texture(80, 96, 3, "uint16", top=5000) / 5000 - 0.1
+    scale, offset = stated
+    kept = scene(tmp_path, 0, scale, offset, "float32", index * scale + offset)
+    plan = plan_of([kept], rescale=rescale)
+    noted = [note for note in plan.notes if "gdal_edit.py -scale 1 -offset 0 FILE" in note]
+    assert len(noted) == (stated != (1, 0))
+    warnings = build(plan, tmp_path / "s.zarr", Threads(1)).warnings
+    assert any("no tile has more than 1 value after" in line for line in warnings) == flat
+
+
+@pytest.mark.parametrize(
     ("made", "rescale", "warned"),
     [
         ((0.0001, -0.1), "0,3000", True),  # of the numbers, not of reflectance

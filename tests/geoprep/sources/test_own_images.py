@@ -181,3 +181,15 @@ def test_a_pattern_of_folders_means_their_files(make):
     found = images_and_labels(["tile*/images"], "tile*/roads")
     assert ids(found) == ["tile1", "tile2"]
     assert all(scene.label.endswith(f"{scene.id}.geojson") for scene in found.scenes)
+
+
+@pytest.mark.parametrize("name", ["zarr.json", ".zgroup", ".zarray"])
+@pytest.mark.parametrize("given_as", ["{}", "*.zarr"])
+def test_a_folder_of_zarr_is_refused_with_the_command_that_makes_a_geotiff(
+    tmp_path, monkeypatch, name, given_as
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cube.zarr").mkdir()
+    (tmp_path / "cube.zarr" / name).write_text("{}")
+    with pytest.raises(SourceError, match=r"cube\.zarr is a folder of Zarr.*rio\.to_raster"):
+        images_and_labels([given_as.format("cube.zarr")])
