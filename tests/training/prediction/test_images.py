@@ -705,3 +705,16 @@ def test_a_split_of_a_store_is_predicted_from_images_or_from_its_pixels(run, che
     assert "no scene whose tiles are all val" in run(*wrong, *of[:3], "val", status=2)
     (tmp_path / "images" / "s1.tif").unlink()
     assert "no image is of a test scene of --of" in run(*wrong, *of, status=2)
+
+
+def test_bands_in_files_of_their_own_are_an_image(run, checkpoint, tmp_path):
+    values = pixels(96, 96)
+    write_image(tmp_path / "whole.tif", values)
+    for number, band in enumerate(("red", "green", "blue")):
+        write_image(tmp_path / "in" / f"a_{band}.tif", values[..., [number]])
+    pattern = tmp_path / "in" / "*_{blue,green,red}.tif"
+    run(checkpoint[0], pattern, *FP32, "--out", tmp_path / "out")
+    run(checkpoint[0], tmp_path / "whole.tif", *FP32, "--out", tmp_path / "near")
+    found = read(tmp_path / "out" / "a.tif")
+    np.testing.assert_array_equal(found, read(tmp_path / "near" / "whole.tif"))
+    assert "already complete" in run(checkpoint[0], pattern, *FP32, "--out", tmp_path / "out")
