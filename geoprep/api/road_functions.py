@@ -297,7 +297,7 @@ class PolygonOptions:
     )
     min_area_m2: float | None = option(
         None,
-        "Leave out smaller polygons; 0 for none. Default: the area of 10 pixels.",
+        "Leave out smaller polygons; 0 for none. Default: those of fewer than 10 pixels.",
         "M2",
         flag="--min-area",
         least=0,
@@ -338,7 +338,7 @@ def polygonize(
         One row per polygon: ``class``, ``value`` (number of the class), ``area_m2`` (on the
         ellipsoid),
         ``confidence`` (0..1, the mean over its pixels of a prediction with this band, else NaN),
-        ``geometry``. Its ``attrs`` are ``min_area_m2``, the number of smaller polygons
+        ``geometry``. Its ``attrs`` are ``min_area_m2`` (None: 10 pixels), the number of smaller polygons
         ``left_out``, and ``colors`` of the classes, which a .gpkg has as its style.
 
     Raises

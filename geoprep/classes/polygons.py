@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pandas as pd
 import shapely
+from affine import Affine
 from numpy.typing import NDArray
 from rasterio.features import rasterize, shapes
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from geoprep.classes.class_rasters import (
     NODATA,
@@ -24,7 +28,7 @@ from geoprep.classes.class_rasters import (
 from geoprep.classes.right_angles import right_angled
 from geoprep.crs import areas_m2
 from geoprep.errors import UsageError
-from geoprep.grid import local_grid
+from geoprep.grid import Grid, local_grid
 from geoprep.imagery.headers import describe
 
 if TYPE_CHECKING:
@@ -52,10 +56,8 @@ def polygonize_rasters(
         raise UsageError(
             f"{files[0]} has no class names: give predictions of classes, or exported labels"
         )
-    areas: list[_Area] = []
-    outlines: list[shapely.Polygon] = []
-    of_raster: list[int] = []  # the raster of every area
-    crs = metres = None
+    rasters: list[_Outlined] = []
+    crs = None
     for file in files:
         if class_names(file) != names:
             raise UsageError(f"{file} and {files[0]} differ in their classes: use one model")
@@ -73,55 +75,113 @@ def polygonize_rasters(
             raise UsageError(
                 f"{file} is in {raster.grid.crs}, {files[0]} in {crs}: reproject them to one CRS"
             )
-        if metres is None:
-            # The side of a pixel in metres and in units of the CRS; units of y in one of x.
-            x_m, y_m = raster.grid.gsd_m()
-            metres = (x_m * y_m) ** 0.5
-            a, b, _, d, e, _ = raster.grid.transform[:6]
-            unit = abs(a * e - b * d) ** 0.5
-            stretch = round(x_m / math.hypot(a, d) / (y_m / math.hypot(b, e)), 3)
-        outlines.append(raster.grid.outline())
-        near = shapely.intersects(np.array(outlines, object), outlines[-1])[of_raster]
-        _leave_out(raster, [areas[number][0] for number in np.flatnonzero(near)])
-        found = _areas(raster)
-        areas += found
-        of_raster += [len(outlines) - 1] * len(found)
-    # Coordinates of neighbouring rasters differ in their last digits.
-    faces, numbers, confidence = _dissolved(areas, unit / 1000 if len(files) > 1 else None)
-    pixels = 1.0 if simplify_m is None else simplify_m / (metres or 1.0)
-    tolerance = unit * (max(pixels, 1.0) if square else pixels)
-    exact = faces
-    if tolerance and len(faces):
-        faces = shapely.coverage_simplify(faces, tolerance)
-    least = _LEAST_PIXELS * (metres or 0.0) ** 2 if min_area_m2 is None else min_area_m2
-    if square:
-        buildings = np.array([names[number] != "background" for number in numbers], bool)
-        large = shapely.area(exact) > least / 2 * (unit / (metres or 1.0)) ** 2
-        kept = (buildings | background) & large
-        if kept.any():
-            given = faces[kept], exact[kept], buildings[kept]
-            faces[kept] = right_angled(*given, tolerance=tolerance, stretch=stretch)
-    frame = gpd.GeoDataFrame(
-        {"class": [names[i] for i in numbers], "value": numbers, "confidence": confidence},
-        geometry=faces,
-        crs=crs,
-    )
-    on_ground = shapely.area(faces)
-    if len(faces) and crs and metres:
-        on_ground = areas_m2(faces, crs, edge=1000 * unit / metres)
-    frame.insert(2, "area_m2", on_ground)
-    kept = ~frame.geometry.is_empty
+        outline = raster.grid.outline()
+        near = shapely.intersects(np.array([one.outline for one in rasters], object), outline)
+        _leave_out(raster, [area for n in np.flatnonzero(near) for area, *_ in rasters[n].areas])
+        rasters.append(_Outlined(raster.grid, outline, _areas(raster)))
+    found = [
+        _polygons([rasters[n] for n in group], names, crs, simplify_m, min_area_m2, square=square)
+        for group in _neighbours(rasters)
+    ]
+    frame = gpd.GeoDataFrame(pd.concat(found, ignore_index=True), crs=crs)
     if not background:
-        kept &= frame["class"] != "background"
-    large = frame["area_m2"] >= least
+        frame = frame[frame["class"] != "background"]
+    frame = frame[~frame.geometry.is_empty]
     polygons = (
-        frame[kept & large]
+        frame[frame["large"]]
+        .drop(columns="large")
         .sort_values(["value", "area_m2"], ascending=[True, False])
         .reset_index(drop=True)
     )
-    polygons.attrs = {"min_area_m2": least, "left_out": int((kept & ~large).sum())}
+    polygons.attrs = {"min_area_m2": min_area_m2, "left_out": int((~frame["large"]).sum())}
     polygons.attrs["colors"] = dict(zip(names, class_colors(files[0], names), strict=True))
     return polygons
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlined:
+    """A raster of classes, as areas."""
+
+    grid: Grid
+    outline: shapely.Polygon
+    areas: list[_Area]
+
+    @property
+    def unit(self) -> float:
+        """The side of a pixel in units of the CRS."""
+        return math.sqrt(abs(self.grid.transform.determinant))
+
+    @property
+    def metres(self) -> float:
+        """The side of a pixel in metres."""
+        x_m, y_m = self.grid.gsd_m()
+        return math.sqrt(x_m * y_m)
+
+    @property
+    def stretch(self) -> float:
+        """Units of y in one of x, on the ground."""
+        (x_m, y_m), (a, b, _, d, e, *_) = self.grid.gsd_m(), self.grid.transform
+        return float(round(x_m / math.hypot(a, d) / (y_m / math.hypot(b, e)), 3))
+
+
+def _neighbours(rasters: Sequence[_Outlined]) -> list[list[int]]:
+    """Return the numbers of rasters in groups that touch, within half a pixel."""
+    outlines = np.array([raster.outline for raster in rasters], object)
+    near = shapely.buffer(outlines, [raster.unit / 2 for raster in rasters])
+    pairs = shapely.STRtree(outlines).query(near, predicate="intersects")
+    links = coo_array((np.ones(pairs.shape[1]), tuple(pairs)), (len(rasters),) * 2)
+    count, group = connected_components(links, directed=False)
+    return [np.flatnonzero(group == number).tolist() for number in range(count)]
+
+
+def _polygons(
+    rasters: Sequence[_Outlined],
+    names: Sequence[str],
+    crs: str | None,
+    simplify_m: float | None,
+    min_area_m2: float | None,
+    *,
+    square: bool,
+) -> gpd.GeoDataFrame:
+    """Return the polygons of rasters that touch, and which of them are large enough.
+
+    Tolerances are in the largest pixels of these rasters, the stretch that of the middle one.
+    """
+    import geopandas as gpd
+
+    areas = [area for raster in rasters for area in raster.areas]
+    faces, numbers, pixels, confidence = _dissolved(
+        areas, rasters[0].grid.transform, 1e-3 if len(rasters) > 1 else None
+    )
+    unit, metres = (max(getattr(one, name) for one in rasters) for name in ("unit", "metres"))
+    sides = 1.0 if simplify_m is None else simplify_m / metres
+    tolerance = unit * (max(sides, 1.0) if square else sides)
+    exact = faces
+    if tolerance and len(faces):
+        faces = shapely.coverage_simplify(faces, tolerance)
+    large = pixels >= _LEAST_PIXELS
+    if square and len(faces):
+        stretch = sorted(one.stretch for one in rasters)[len(rasters) // 2]
+        half = pixels > _LEAST_PIXELS / 2
+        if min_area_m2 is not None:
+            half = shapely.area(exact) > min_area_m2 / 2 * (unit / metres) ** 2
+        buildings = np.array([names[number] != "background" for number in numbers], bool)
+        given = faces[half], exact[half], buildings[half]
+        if half.any():
+            faces[half] = right_angled(*given, tolerance=tolerance, stretch=stretch)
+    on_ground = shapely.area(faces)
+    if len(faces) and crs:
+        on_ground = areas_m2(faces, crs, edge=1000 * unit / metres)
+    if min_area_m2 is not None:
+        large = on_ground >= min_area_m2
+    columns = {
+        "class": [names[i] for i in numbers],
+        "value": numbers,
+        "area_m2": on_ground,
+        "confidence": confidence,
+        "large": large,
+    }
+    return gpd.GeoDataFrame(columns, geometry=faces, crs=crs)
 
 
 def _in_plane(raster: ClassPixels, pixel_size: float | None, *, alone: bool) -> ClassPixels:
@@ -164,7 +224,9 @@ def _areas(raster: ClassPixels) -> list[_Area]:
             raster.label, known, connectivity=4, transform=raster.grid.transform
         )
     ]
-    sums = np.full((len(areas), 2), (0.0, math.nan))
+    side = raster.grid.transform.determinant
+    sums = np.full((len(areas), 2), math.nan)
+    sums[:, 0] = [round(abs(area.area / side)) for area, _ in areas]
     if raster.confidence is not None and areas:
         numbered = rasterize(
             [(area, number) for number, (area, _) in enumerate(areas, 1)],
@@ -178,17 +240,22 @@ def _areas(raster: ClassPixels) -> list[_Area]:
 
 
 def _dissolved(
-    areas: Sequence[_Area], precision: float | None
-) -> tuple[NDArray[np.object_], NDArray[np.int64], NDArray[np.float64]]:
-    """Return polygons with common vertices where they touch, their classes and confidences.
+    areas: Sequence[_Area], pixel: Affine, precision: float | None
+) -> tuple[NDArray[np.object_], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return polygons with common vertices where they touch; classes, pixels and confidences.
 
-    Coordinates are rounded to a ``precision``; None keeps them.
+    They are found in pixels (``pixel`` is the transform of a raster), as corners of a turned grid
+    do not lie on common lines in the CRS. Coordinates of several rasters differ in their last
+    digits: they are rounded to a ``precision``. None: the areas are those of one raster.
     """
     if not areas:
-        return np.array([], object), np.array([], np.int64), np.array([])
-    parts, classes, confidence = [], [], []
+        return np.array([], object), np.array([], np.int64), np.array([]), np.array([])
+    parts, classes, counts, confidence = [], [], [], []
     for value in sorted({value for _, value, _ in areas}):
         mine = np.array([area for area, own, _ in areas if own == value], object)
+        mine = _mapped(mine, ~pixel)
+        if precision is None:
+            mine = shapely.transform(mine, np.rint)
         sums = np.array([total for _, own, total in areas if own == value])
         united, pixels, total = mine, *sums.T
         if precision is not None:  # areas of several rasters may touch
@@ -200,6 +267,7 @@ def _dissolved(
             )
         parts += united.tolist()
         classes += [value] * len(united)
+        counts += pixels.tolist()
         with np.errstate(invalid="ignore", divide="ignore"):
             confidence += (total / pixels).tolist()
     # Lines between all polygons, cut where three of them meet: each edge occurs once.
@@ -207,7 +275,19 @@ def _dissolved(
     faces = shapely.get_parts(shapely.polygonize(shapely.get_parts(edges)))
     tree = shapely.STRtree(parts)
     face, part = tree.query(shapely.point_on_surface(faces), predicate="intersects")
-    order = np.argsort(face)
-    face, part = face[order], part[order]
-    faces = faces[face]
-    return faces, np.array(classes)[part], np.array(confidence)[part]
+    faces = shapely.normalize(faces[face])
+    # In one order, whatever that of the areas: right angles depend on it.
+    order = np.lexsort(shapely.bounds(faces).T)
+    faces, part = faces[order], part[order]
+    return (
+        _mapped(faces, pixel),
+        np.array(classes)[part],
+        np.array(counts)[part],
+        np.array(confidence)[part],
+    )
+
+
+def _mapped(polygons: NDArray[np.object_], transform: Affine) -> NDArray[np.object_]:
+    a, b, c, d, e, f = transform[:6]
+    turn, shift = np.array([[a, d], [b, e]]), (c, f)
+    return np.asarray(shapely.transform(polygons, lambda xy: xy @ turn + shift), object)

@@ -121,8 +121,10 @@ def _polygonize(given: dict[str, Any]) -> None:
     click.echo(printable(f"wrote {out}: {counts or 'no polygons'}"))
     if left_out := frame.attrs["left_out"]:
         least = frame.attrs["min_area_m2"]
-        small = f"{counted(left_out, 'polygon')} below {float(f'{least:.3g}'):,g} m2"
-        click.echo(f"left out {small}; --min-area 0 keeps them")
+        small = "10 pixels" if least is None else f"{least:,g} m2"
+        click.echo(
+            f"left out {counted(left_out, 'polygon')} below {small}; --min-area 0 keeps them"
+        )
 
 
 polygonize = RecordCommand(
