@@ -92,7 +92,7 @@ def build_zarr(
     from geoprep.building.plan import make_plan
     from geoprep.building.request import BuildObserver, Request
     from geoprep.building.run import build
-    from geoprep.labels.coco_files import Coco
+    from geoprep.labels.coco_files import AUTO, Coco
     from geoprep.sources.local_copies import copies_folder, drop_copies
     from geoprep.storage.addresses import is_bucket
     from geoprep.storage.sinks import check_reachable
@@ -115,6 +115,8 @@ def build_zarr(
     if coco is not None:
         options["classes"] = coco.classes(options.get("classes"))
         options.setdefault("other", BACKGROUND_NAME)
+    elif options.get("classes") == AUTO:
+        raise UsageError("`classes` auto needs `labels` in the format of COCO: name the classes")
     request = Request(
         cities=inputs.city,
         source=inputs.source,

@@ -112,7 +112,8 @@ class InputOptions:
     labels: str | None = option(
         None,
         "Labels of `images`: one vector file for all of them, or a folder or quoted pattern of one "
-        "vector file or raster per image. Default: no labels.",
+        "vector file or raster per image, or instances in the format of COCO (.json). Default: no "
+        "labels.",
         "TEXT",
     )
     label_name: str | None = option(

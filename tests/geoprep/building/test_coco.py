@@ -101,6 +101,11 @@ def test_some_categories_are_chosen_by_name(instances):
         gp.build_zarr(**GIVEN | {"out": "b.zarr"})
 
 
+def test_auto_needs_instances(instances):
+    with pytest.raises(UsageError, match="`classes` auto needs `labels` in the format of COCO"):
+        gp.build_zarr(**GIVEN | {"labels": "images"}, classes="auto")
+
+
 def test_a_dry_run_of_instances_draws_nothing(instances, tmp_path):
     instances((0, 7, SQUARE, {}))
     said = gp.build_zarr(**GIVEN, classes="auto", dry_run=True)
