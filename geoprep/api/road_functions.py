@@ -338,8 +338,8 @@ def polygonize(
         One row per polygon: ``class``, ``value`` (number of the class), ``area_m2`` (on the
         ellipsoid),
         ``confidence`` (0..1, the mean over its pixels of a prediction with this band, else NaN),
-        ``geometry``. Its ``attrs`` are ``min_area_m2`` (None: 10 pixels), the number of smaller polygons
-        ``left_out``, and ``colors`` of the classes, which a .gpkg has as its style.
+        ``geometry``. Its ``attrs`` are ``min_area_m2`` (None: 10 pixels), the number of smaller
+        polygons ``left_out``, and ``colors`` of the classes, which a .gpkg has as its style.
 
     Raises
     ------
