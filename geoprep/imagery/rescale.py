@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.imagery.wide import BINS, stretch, wide_percentile
+from geoprep.imagery.wide import BINS, stretch, wide_percentiles
 
 PERCENTILES = (2.0, 98.0)
 """Percentiles of a band that become black and white, from CRESI's create_8bit_images."""
@@ -26,7 +26,7 @@ def percentile_limits(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     limits = np.empty((len(counts), 2))
     for band, histogram in enumerate(counts):
         if len(histogram) == BINS:
-            low, high = (wide_percentile(histogram, p) for p in PERCENTILES)
+            low, high = wide_percentiles(histogram, PERCENTILES)
             limits[band] = low, high if high > low else low + 1.0
             continue
         below = np.cumsum(histogram[1:])  # value v sits at index v - 1

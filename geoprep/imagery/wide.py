@@ -47,7 +47,10 @@ def count_wide(values: NDArray[Any], valid: NDArray[np.uint8] | None) -> NDArray
     for band, of_band in enumerate(counts):
         chosen = values[..., band]
         chosen = chosen.ravel() if valid is None else chosen[valid != 0]
-        np.add(of_band, np.bincount(_bins(chosen), minlength=BINS), out=of_band)
+        if len(bins := _bins(chosen)):
+            first = bins.min()  # of the million bins only those between values are touched
+            found = np.bincount(bins - first)
+            of_band[first : first + len(found)] = found
     return counts
 
 
@@ -69,16 +72,24 @@ def _edge(number: int) -> float:
     return float(bits.astype(np.uint32).view(np.float32)[0])
 
 
-def wide_percentile(histogram: NDArray[np.int64], percent: float) -> float:
-    """Return a percentile (0 to 100) of values, taken as evenly spread within their bins."""
-    below = np.cumsum(histogram)
-    if not below[-1]:
+def wide_percentiles(histogram: NDArray[np.int64], percents: Sequence[float]) -> list[float]:
+    """Return percentiles (0 to 100) of values, taken as evenly spread within their bins."""
+    used = np.flatnonzero(histogram)  # few of a million, in a small scene
+    counts = histogram[used]
+    below = np.cumsum(counts)
+    return [_percentile(used, counts, below, percent) for percent in percents]
+
+
+def _percentile(
+    used: NDArray[np.int64], counts: NDArray[np.int64], below: NDArray[np.int64], percent: float
+) -> float:
+    if not len(used):
         return 0.0
     position = percent / 100 * float(below[-1] - 1)
-    bin_number = int(np.searchsorted(below, position, side="right"))
-    before = float(below[bin_number] - histogram[bin_number])
-    share = (position - before + 0.5) / float(histogram[bin_number])
-    low, high = _edge(bin_number), _edge(bin_number + 1)
+    index = int(np.searchsorted(below, position, side="right"))
+    before = float(below[index] - counts[index])
+    share = (position - before + 0.5) / float(counts[index])
+    low, high = _edge(int(used[index])), _edge(int(used[index]) + 1)
     if not np.isfinite(high):
         return low
     return low + (high - low) * min(share, 1.0)
