@@ -26,7 +26,8 @@ from loaders import has_streams
 from training.checkpoint import ModelInfo
 from training.prediction.image_rows import ImageRows
 from training.prediction.predict_options import PredictOptions
-from training.prediction.windows import Bytes, Doubles, WindowGrid, WindowRow
+from training.prediction.window_rows import Bytes, WindowRow
+from training.prediction.windows import Doubles, WindowGrid
 from training.runners.runner import pad_batch
 
 IN_FLIGHT = 2

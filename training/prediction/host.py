@@ -21,7 +21,8 @@ from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
 from training.prediction.image_rows import Convert, ImageRows, kept_probabilities
 from training.prediction.predict_options import PredictOptions
-from training.prediction.windows import Bytes, Doubles, Floats, WindowGrid, WindowRow
+from training.prediction.window_rows import Bytes, WindowRow
+from training.prediction.windows import Doubles, Floats, WindowGrid
 from training.runners.decoding import Part, class_bytes, road_bytes, spread_bytes
 
 

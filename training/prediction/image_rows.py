@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
 from training.prediction.images import ImageSource
-from training.prediction.windows import Bytes, Doubles, Floats, WindowRow
+from training.prediction.window_rows import Bytes, WindowRow
+from training.prediction.windows import Doubles, Floats
 from training.runners.decoding import Part
 
 Words = NDArray[np.uint16]

@@ -31,13 +31,8 @@ from training.prediction.images import ImageReader, ImageSource
 from training.prediction.journal import WriteJournal
 from training.prediction.predict_options import PredictOptions, known_limits
 from training.prediction.prediction_tags import band_names, tiff_tags
-from training.prediction.windows import (
-    WindowGrid,
-    WindowRow,
-    prefetched,
-    read_window_rows,
-    window_grid,
-)
+from training.prediction.window_rows import WindowRow, WindowRows, prefetched
+from training.prediction.windows import WindowGrid, window_grid
 from training.runners.decoding import CLASS_BAND, SPEED_BAND
 from training.runners.runner import VIEWS, Runner, average_views
 
@@ -221,7 +216,7 @@ class Predictor:
             end, stop, convert = back.first_needed, back.last_needed, None
         first = grid.rows.first_touching(end)
         stop = sum(s < stop for s in grid.rows.starts) if top + writer.next_row < bottom else first
-        reading = read_window_rows(reader, limits, grid, place, first, stop)
+        reading = WindowRows(reader, limits, grid, place).read(first, stop)
         with (
             pool,
             closing(prefetched(reading)) as rows,

@@ -104,7 +104,8 @@ def test_prediction_reads_floats_as_a_store_does(tmp_path):
 
     from training.prediction.host import Host
     from training.prediction.images import ImageReader, inspect_image
-    from training.prediction.windows import read_window_rows, window_grid
+    from training.prediction.window_rows import WindowRows
+    from training.prediction.windows import window_grid
 
     values = spread("float32", 0.02, 0.31)
     path = write_image(tmp_path / "a.tif", values, PLACES["utm"])
@@ -113,6 +114,6 @@ def test_prediction_reads_floats_as_a_store_does(tmp_path):
     reader.decide_validity()
     limits = reader.scene_limits()
     grid = window_grid(source.height, source.width, 128, 16, 1)
-    (row,) = read_window_rows(reader, limits, grid, Host())
+    (row,) = WindowRows(reader, limits, grid, Host()).read()
     np.testing.assert_array_equal(row.image[:90, :70], expected_bytes(values, limits))
     assert source.scene.dtype == "float32"

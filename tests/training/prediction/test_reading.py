@@ -27,7 +27,8 @@ from training.prediction.device import Device
 from training.prediction.host import Host
 from training.prediction.images import ImageReader, inspect_image
 from training.prediction.predict_options import check_gsd, known_limits
-from training.prediction.windows import WindowGrid, plan_axis, prefetched, read_window_rows
+from training.prediction.window_rows import WindowRows, prefetched
+from training.prediction.windows import WindowGrid, plan_axis
 
 AS_IS = np.tile([0.0, 255.0], (3, 1))
 
@@ -50,8 +51,8 @@ def read_all(reader, limits, window, overlap):
     whole = np.zeros((source.height, source.width, len(source.scene.bands)), np.uint8)
     valid = np.zeros((source.height, source.width), np.uint8)
     grid = WindowGrid(rows, columns, 1)
-    on_device = read_window_rows(deepcopy(reader), limits, grid, Device(torch.device("cpu")))
-    found = list(read_window_rows(reader, limits, grid, Host()))
+    on_device = WindowRows(deepcopy(reader), limits, grid, Device(torch.device("cpu"))).read()
+    found = list(WindowRows(reader, limits, grid, Host()).read())
     for row, same in zip(found, on_device, strict=True):
         assert row.full == same.full
         for part in ("image", "valid", "seen"):

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
 from training.prediction.host import RowBlender
-from training.prediction.windows import WindowGrid, WindowRow, check_window, plan_axis, window_grid
+from training.prediction.window_rows import WindowRow
+from training.prediction.windows import WindowGrid, check_window, plan_axis, window_grid
 from training.runners.decoding import road_bytes
 
 axes = st.builds(
