@@ -282,7 +282,7 @@ def test_scale_and_offset_that_only_an_item_states_count(tmp_path, form, asset):
     found = found_in(write_json(tmp_path / "items.json", collection_of(item)), asset)
     (scene,) = plan_of(found, rescale="0,0.5").scenes
     offset = 0.0 if form == "applied" else -0.1
-    assert scene.units == ((0.0001, offset),) * len(asset.split(","))
+    assert scene.pixels.units == ((0.0001, offset),) * len(asset.split(","))
 
 
 def test_bands_of_an_asset_have_the_names_of_its_item(tmp_path):
