@@ -249,8 +249,11 @@ def test_polygons_of_one_raster_have_the_edges_of_its_areas(tmp_path):
     label = blobs(90, 110, seed=3)
     label[::7, ::5] = 2  # many that touch at corners
     label[20:25, 30:70] = 255
+    label[40:80] = np.random.default_rng(0).integers(0, 3, (40, 110))  # noise
     path = write(tmp_path / "a.tif", label)
     frame = gp.polygonize(path, simplify_m=0, **ALL)
+    assert frame.geometry.is_valid.all()
+    assert shapely.coverage_is_valid(frame.geometry.to_numpy())
     found = shapes(label, label != 255, connectivity=4, transform=PLACE)
     wanted = [(shapely.geometry.shape(shape), value) for shape, value in found]
     assert sorted(edges(frame.geometry, frame["value"])) == sorted(
