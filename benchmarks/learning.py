@@ -195,8 +195,10 @@ class Race:
     def __init__(self, store: Path, work: Path, settings: Mapping[str, Any]) -> None:
         self._store, self._work = store, work
         self._settings = {**settings, "threads": 1, "pictures": 0, "progress": False}
-        samples = 4 * len(select(StoreReader.open(store), "train").tiles)
-        self._steps_per_epoch = samples / settings.get("batch_size", 8)
+        reader = StoreReader.open(store)
+        crops = 4 if settings["crop"] < reader.meta.levels[0] else 1
+        samples = crops * len(select(reader, "train").tiles)
+        self._steps_per_epoch = max(1, samples // settings.get("batch_size", 8))
         taken = []
         # A step of two short runs; what is compiled, by a run before them, is not counted.
         for steps in (1, 1, 1 + _TIMED):
