@@ -58,7 +58,7 @@ def some_of(names: Iterable[str], text: str, default: str = "all") -> Any:  # no
         chosen = tuple(given.split(","))
         for name in chosen:
             if name not in known.split(", "):
-                raise UsageError(f"`only` {name} is unknown: use some of {known}")
+                raise UsageError("only", f"{name} is unknown: use some of {known}")
         return chosen
 
     return option(None, f"{text}: {known}. Default: {default}.", "NAME,...", parse=parse)

@@ -1,7 +1,7 @@
 """Errors that a user can act on: each message names the file and the fix.
 
-A parameter's name stands in backticks in messages, such as `pixel_size`. A command line writes its
-options in their place (`spelled`).
+The parameter at fault is data of a `UsageError`; other parameters stand in backticks in messages,
+such as `pixel_size`. A command line writes its options in the place of both (`spelled`).
 """
 
 import re
@@ -50,7 +50,27 @@ class GeoprepWarning(UserWarning):
 
 
 class UsageError(GeoprepError):
-    """The request contradicts itself or has an invalid value (exit code 2)."""
+    """The request contradicts itself or has an invalid value (exit code 2).
+
+    Parameters
+    ----------
+    told
+        The parameter at fault, if it is a single one, and the message, which goes on from its name.
+
+    Examples
+    --------
+    >>> error = UsageError("threshold", "is above `high_threshold`")
+    >>> print(error)
+    `threshold` is above `high_threshold`
+    >>> error.parameter
+    'threshold'
+    """
+
+    def __init__(self, *told: str) -> None:
+        *named, message = told
+        self.parameter = named[0] if named else None
+        space = "" if message.startswith(":") else " "
+        super().__init__(f"`{named[0]}`{space}{message}" if named else message)
 
 
 class SourceError(GeoprepError):

@@ -320,8 +320,9 @@ def level_sides(tile: int, levels: int) -> tuple[int, ...]:
     if levels < 1 or tile % divisor or tile < divisor:
         nearest = max(1, round(tile / divisor)) * divisor
         raise UsageError(
-            f"`tile` {tile} cannot be halved {levels - 1} times for {levels} levels: use a `tile` "
-            f"of {nearest}, or fewer `levels`"
+            "tile",
+            f"{tile} cannot be halved {levels - 1} times for {levels} levels: use a `tile` "
+            f"of {nearest}, or fewer `levels`",
         )
     return tuple(tile >> i for i in range(levels))
 
@@ -329,7 +330,7 @@ def level_sides(tile: int, levels: int) -> tuple[int, ...]:
 def tile_offsets(length: int, tile: int, overlap: int) -> tuple[int, ...]:
     """Return the first pixel of every tile along one axis; the last tile ends at the edge."""
     if not 0 <= overlap < tile:
-        raise UsageError(f"`overlap` {overlap} must be at least 0 and less than the tile, {tile}")
+        raise UsageError("overlap", f"{overlap} must be at least 0 and less than the tile, {tile}")
     if length <= tile:
         return (0,)
     starts = range(0, length - tile, tile - overlap)

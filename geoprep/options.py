@@ -177,7 +177,7 @@ class Setting:
         if isinstance(given, list | tuple) and self.metavar.endswith(",..."):
             given = ",".join(map(str, given))  # as YAML and Python write a list
         if isinstance(given, str) and not given.strip():
-            raise UsageError(f"`{self.name}` is empty. Is a shell variable not set?")
+            raise UsageError(self.name, "is empty. Is a shell variable not set?")
         if self.declared.parse is not None and isinstance(given, str):
             value = self.declared.parse(given)
         elif Any in self.kinds:
@@ -194,7 +194,7 @@ class Setting:
                     raise self._unknown(shown)
                 numbers = [_NUMBERS.get(kind) for kind in self.kinds if kind is not NoneType]
                 wanted = numbers[0] if len(numbers) == 1 and numbers[0] else self.metavar
-                raise UsageError(f"`{self.name}`: {shown!r} is not {wanted}")
+                raise UsageError(self.name, f": {shown!r} is not {wanted}")
             value = found[0]
         self.check(value)
         return value
@@ -202,7 +202,7 @@ class Setting:
     def _unknown(self, value: object) -> UsageError:
         unset = NoneType in self.kinds and self.default is not None  # as the metavar has it
         known = ", ".join(map(str, (*self.choices, *["none"] * unset)))
-        return UsageError(f"`{self.name}` {value!r} is unknown: use one of {known}")
+        return UsageError(self.name, f"{value!r} is unknown: use one of {known}")
 
     def check(self, value: Any) -> None:  # noqa: ANN401 - of the option's type
         """Raise UsageError if a value of the option's type is not valid."""
@@ -213,7 +213,7 @@ class Setting:
         if self.bounds and isinstance(value, int | float):
             held = (BOUNDS[name][1](value, bound) for name, bound in self.bounds.items())
             if not (math.isfinite(value) and all(held)):
-                raise UsageError(f"`{self.name}` {value}: must be {self.range}")
+                raise UsageError(self.name, f"{value}: must be {self.range}")
         if self.declared.check is not None:
             self.declared.check(value)
 
@@ -280,8 +280,9 @@ def local_output(text: str) -> Path:
     """Return the path of an output; raise UsageError for an address such as ``s3://bucket``."""
     if "://" in text:
         raise UsageError(
-            f"`out` {text}: this command writes to local folders only. Copy the result afterwards, "
-            "for example with aws s3 cp --recursive"
+            "out",
+            f"{text}: this command writes to local folders only. Copy the result afterwards, "
+            "for example with aws s3 cp --recursive",
         )
     return Path(text)
 

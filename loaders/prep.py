@@ -299,15 +299,16 @@ class DevicePrep(nn.Module):
             where = ", ".join(store.location for store in opened)
             kind, fix = ("classes", "classes") if classes else ("speeds", "bins")
             raise UsageError(
-                f"`targets` {targets}: the labels of {where} hold {kind}: use `targets` {fix}"
+                "targets", f"{targets}: the labels of {where} hold {kind}: use `targets` {fix}"
             )
         target = ClassTarget(len(classes)) if classes else SpeedTarget(targets, dtype)
         without = [store.location for store in opened if not store.has_speeds]
         if without and target.targets not in ("binary", "classes"):
             raise UsageError(
-                f"`targets` {target.targets} needs speeds, but the roads of {', '.join(without)} "
+                "targets",
+                f"{target.targets} needs speeds, but the roads of {', '.join(without)} "
                 "have none (such as roads of masks or areas): use `targets` binary, or build the "
-                "store from labels with speeds"
+                "store from labels with speeds",
             )
         return cls(
             Normalize(*band_statistics(opened, bands), dtype),

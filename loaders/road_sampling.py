@@ -216,9 +216,9 @@ def tiles_with_enough(
     if min_road <= 0 and not min_share:
         return None, ()
     if min_road > 0 and names:
-        raise UsageError("`min_road` is for labels of speeds: use `min_share` of classes")
+        raise UsageError("min_road", "is for labels of speeds: use `min_share` of classes")
     if min_share and not names:
-        raise UsageError("`min_share` is for labels of classes: use `min_road`")
+        raise UsageError("min_share", "is for labels of classes: use `min_road`")
     for name, share in min_share.items():
         if name not in names:
             raise UsageError(f"min_share: there is no class {name!r}; use {', '.join(names)}")

@@ -55,7 +55,7 @@ Ctrl-C or SIGTERM.
             return given
         values = read_yaml(path, "config")
         if not isinstance(values, dict | None):
-            raise UsageError(f"`config` {path} holds no settings: write lines such as `lr: 2e-4`")
+            raise UsageError("config", f"{path} holds no settings: write lines such as `lr: 2e-4`")
         return self.parse_values(values or {}, f"{path}: ") | given
 
     def parse_values(self, values: Mapping[Any, Any], where: str = "") -> dict[str, Any]:

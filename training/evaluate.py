@@ -183,9 +183,9 @@ def evaluated(options: EvaluateOptions, models: Sequence[Path] = ()) -> Evaluati
         raise UsageError("models of folds were trained on the split val: use `split` test")
     runner, _ = runner.for_pixels(0)  # compiling does not pay for so few pixels
     if options.sweep and info.has_classes:
-        raise UsageError("`sweep` is for models of roads; this one has classes")
+        raise UsageError("sweep", "is for models of roads; this one has classes")
     if options.confusion and not info.has_classes:
-        raise UsageError("`confusion` is for models of classes; this one has roads")
+        raise UsageError("confusion", "is for models of classes; this one has roads")
     stores, shared = open_stores(options.stores), options.shared()
     shared |= {"quiet": options.quiet, "baseline": options.baseline}
     result = evaluate_runner(runner, info, stores, **shared)
@@ -199,10 +199,10 @@ def _compare(options: EvaluateOptions) -> int:
     from training.runners.model_files import SUFFIXES, model_file, open_model
 
     if not (options.compare and options.on and options.stores):
-        raise UsageError("`compare` needs at least two models, and a store in `on`")
+        raise UsageError("compare", "needs at least two models, and a store in `on`")
     for name in ("csv", "scenes", "baseline", "sweep", "confusion"):
         if getattr(options, name):
-            raise UsageError(f"`{name}` is for one model: leave out `compare`")
+            raise UsageError(name, "is for one model: leave out `compare`")
     models = []
     for file in map(model_file, (options.checkpoint, *map(Path, options.stores))):
         own: ModelOptions = replace(options, checkpoint=file)

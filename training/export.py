@@ -170,19 +170,19 @@ def check(options: ExportOptions) -> tuple[Path, Precision]:
             f"{options.checkpoint} is already exported: name the checkpoint it was made from"
         )
     if out is None:
-        raise UsageError(f"`out` is missing: name a file such as moscow{SUFFIXES[form]}")
+        raise UsageError("out", f"is missing: name a file such as moscow{SUFFIXES[form]}")
     if out.suffix != SUFFIXES[form]:
         fitting = [name for name, suffix in SUFFIXES.items() if suffix == out.suffix]
         other = f"; {out.suffix} belongs to `format` {' or '.join(fitting)}" if fitting else ""
-        raise UsageError(f"`out` {out}: files of `format` {form} end in {SUFFIXES[form]}{other}")
+        raise UsageError("out", f"{out}: files of `format` {form} end in {SUFFIXES[form]}{other}")
     if options.int8 and form not in ("openvino", "ipex-int8"):
         right = "ipex-int8" if form == "ipex-bf16" else "openvino"
-        raise UsageError(f"`format` {form} has no INT8: use `format` {right}")
+        raise UsageError("format", f"{form} has no INT8: use `format` {right}")
     if options.program == "deepness" and form != "onnx":
-        raise UsageError(f"`format` {form}: deepness runs .onnx files, so use `format` onnx")
+        raise UsageError("format", f"{form}: deepness runs .onnx files, so use `format` onnx")
     rounded = options.int8 or form == "ipex-int8"
     if options.keep_float is not None and not rounded:
-        raise UsageError(f"`keep_float` needs INT8, and `format` {form} is not: leave it out")
+        raise UsageError("keep_float", f"needs INT8, and `format` {form} is not: leave it out")
     if rounded and not options.calibrate:
         raise UsageError("INT8 needs training tiles: name their store with `calibrate`")
     usual: dict[str, Precision] = dict.fromkeys(("bf16", "openvino", "ipex-bf16"), "bfloat16")

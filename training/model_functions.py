@@ -97,8 +97,9 @@ class Model:
         if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] != bands:
             shape = " x ".join(map(str, pixels.shape))
             raise UsageError(
-                f"`image` is {pixels.dtype} of {shape}: give uint8 (n, {bands}, y, x), bands "
-                f"{', '.join(self.info.bands)}"
+                "image",
+                f"is {pixels.dtype} of {shape}: give uint8 (n, {bands}, y, x), bands "
+                f"{', '.join(self.info.bands)}",
             )
         height, width = pixels.shape[2:]
         with torch.inference_mode():
@@ -178,7 +179,7 @@ class Model:
 def _refuse(options: Mapping[str, Any], names: Set[str], command: Command) -> None:
     """Refuse options that only the command has."""
     for name in options.keys() & names:
-        raise UsageError(f"`{name}` is an option of geoprep {command.name} only: leave it out")
+        raise UsageError(name, f"is an option of geoprep {command.name} only: leave it out")
 
 
 def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - options of many types

@@ -52,8 +52,9 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
         match = re.fullmatch(r"\s*(0*[1-9]\d*)(?:@(0*[1-9]\d*))?:(0*[1-9]\d*)\s*", part)
         if not match:
             raise UsageError(
-                f"`stages` {part.strip()!r}: write LEVEL@CROP:EPOCHS such as 325@256:20, or "
-                "LEVEL:EPOCHS for whole tiles, with commas between stages"
+                "stages",
+                f"{part.strip()!r}: write LEVEL@CROP:EPOCHS such as 325@256:20, or "
+                "LEVEL:EPOCHS for whole tiles, with commas between stages",
             )
         level, crop, epochs = match.groups()
         stages.append(Stage(int(level), int(crop) if crop else None, int(epochs)))
@@ -67,7 +68,7 @@ def parse_interval(text: str) -> tuple[int, float]:
     if re.fullmatch(r"\s*\d+\s*", text) and int(text):
         return int(text), math.inf
     raise UsageError(
-        f"`save_every` {text!r}: write a number of steps such as 500, or a time such as 30s or 10m"
+        "save_every", f"{text!r}: write a number of steps such as 500, or a time such as 30s or 10m"
     )
 
 
@@ -75,7 +76,7 @@ def parse_duration(text: str) -> float:
     """Return the seconds of ``30s``, ``10m`` or ``2h``."""
     if seconds := _seconds(text):
         return seconds
-    raise UsageError(f"`time` {text!r}: write a time such as 90s, 10m or 2h")
+    raise UsageError("time", f"{text!r}: write a time such as 90s, 10m or 2h")
 
 
 def _seconds(text: str) -> float:
@@ -95,8 +96,9 @@ def parse_shares(text: str) -> dict[str, float]:
             share = math.nan
         if not name or not 0 < share <= 1:
             raise UsageError(
-                f"`min_share` {part.strip()!r}: write CLASS=SHARE such as water=0.1, with commas "
-                "between classes and shares up to 1"
+                "min_share",
+                f"{part.strip()!r}: write CLASS=SHARE such as water=0.1, with commas "
+                "between classes and shares up to 1",
             )
         shares[name] = share
     return shares
@@ -110,7 +112,7 @@ def read_yaml(path: str, parameter: str) -> Any:  # noqa: ANN401 - a file may ho
         return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml_loader())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise UsageError(f"`{parameter}` {path} cannot be read: {reason}") from error
+        raise UsageError(parameter, f"{path} cannot be read: {reason}") from error
 
 
 _TITLE = "# Settings of this run: `--config` takes this file."

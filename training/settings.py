@@ -327,7 +327,7 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
     def from_flat(cls, values: Mapping[str, Any]) -> Self:
         """Return settings with the given values; all others have their defaults."""
         if "fold" in values and "folds" not in values:
-            raise UsageError("`fold` is one of `folds`: give their number too")
+            raise UsageError("fold", "is one of `folds`: give their number too")
         given = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         return cls(**given | {"stores": tuple(given.get("stores", ()))})
 

@@ -29,8 +29,8 @@ from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from geoprep.grid import Grid
 from geoprep.imagery.headers import describe
-from geoprep.labels.burning import RoadOutlines, burn
-from geoprep.labels.road_files import read_roads
+from geoprep.labels.burning import LabelOutlines, burn
+from geoprep.labels.label_shapes import read_shapes
 from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.formats.label_files import read_labels
@@ -96,8 +96,8 @@ def chips(area: Path) -> Iterator[Chip]:
         truth, _ = read_labels(label)
         if len(truth.lines):
             name = re.sub(r".*_(\w+\d+)", r"\1", label.stem)
-            roads = read_roads(label)
-            mask = burn(RoadOutlines.of(roads, grid).within(grid), grid)
+            roads = read_shapes(label)
+            mask = burn(LabelOutlines.of(roads, grid).within(grid), grid)
             yield Chip(name, mask, grid, truth)
 
 

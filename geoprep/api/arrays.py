@@ -36,7 +36,7 @@ def write_array(
     """Write an array (y, x) or (band, y, x) as a GeoTIFF."""
     values = values[None] if values.ndim == 2 else values
     if values.ndim != 3:
-        raise UsageError(f"`source` has {values.ndim} axes: give an array (y, x) or (band, y, x)")
+        raise UsageError("source", f"has {values.ndim} axes: give an array (y, x) or (band, y, x)")
     if (transform is None) != (crs is None):
         raise UsageError("give both `transform` and `crs` of an array, or `pixel_size` alone")
     kinds = {"b": "uint8", "f": "float32"}

@@ -168,7 +168,7 @@ def download(city: str, *, progress: bool = True, **options: Any) -> Download:  
 
     given = made(DownloadOptions, {"city": city, **options})
     if given.archives and given.scenes is not None:
-        raise UsageError("`scenes` selects single files: leave out `archives`")
+        raise UsageError("scenes", "selects single files: leave out `archives`")
     known, folder = get_city(given.city), given.out
     if given.archives:
         files = list_archives(known, folder)

@@ -272,7 +272,7 @@ def draw_network(
     image = None if over is None else Path(over)
     check_outputs(out, inputs=[source, image], overwrite=overwrite)
     if image is not None and not image.exists():
-        raise UsageError(f"`over` {image}: no such file; check the path")
+        raise UsageError("over", f"{image}: no such file; check the path")
     size: float | tuple[float, float] | None = pixel_size
     if isinstance(source, RoadNetwork):
         graph = source.graph

@@ -179,11 +179,11 @@ def score(
     class_rule = named.make_rule(options.get("label_nodata"))
     for name, side in (("truth", truth), ("proposal", proposal)):
         if isinstance(side, str | os.PathLike) and not Path(side).exists():
-            raise UsageError(f"`{name}` {os.fspath(side)}: no such file or folder; check the path")
+            raise UsageError(name, f"{os.fspath(side)}: no such file or folder; check the path")
     if has_rasters(truth) and has_rasters(proposal):
         return _score_classes(truth, proposal, class_rule, classes.boundary, only, work.csv)
     if classes.classes is not None:
-        raise UsageError("`classes` is for rasters: give rasters as `truth` and `proposal`")
+        raise UsageError("classes", "is for rasters: give rasters as `truth` and `proposal`")
     pairs = pair_scenes(
         _side(truth),
         _side(proposal),
@@ -220,7 +220,7 @@ def _scenes_of(given: ScoreImages) -> set[str] | None:
     if given.split is None:
         return None
     if given.images is None or not is_store(given.images):
-        raise UsageError("`split` is one of a store: give the store as `images`")
+        raise UsageError("split", "is one of a store: give the store as `images`")
     return set(map(scene_key, scenes_in_split(StoreReader.open(given.images), given.split)))
 
 

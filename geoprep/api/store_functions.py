@@ -220,7 +220,7 @@ def preview(
     if given.over is not None:
         formats = ", ".join(ROAD_SUFFIXES)
         raise UsageError(
-            f"`over` {given.over} is for road networks and polygons ({formats}). Omit it"
+            "over", f"{given.over} is for road networks and polygons ({formats}). Omit it"
         )
     from geoprep.executors.progress import counting_bar
     from geoprep.views.overview import preview as draw
@@ -237,7 +237,7 @@ def preview(
             overwrite=given.overwrite,
         )
     if given.scenes:
-        raise UsageError("`scenes` are for pictures. Omit them: a page shows every scene")
+        raise UsageError("scenes", "are for pictures. Omit them: a page shows every scene")
     with counting_bar("drawing scenes", quiet=not progress) as report:
         return make_page(
             opened, given.out, level=given.level, overwrite=given.overwrite, report=report

@@ -187,7 +187,7 @@ class _Rasters:
             found = _paths_of(self.source, Path(folder), self.transform, self.crs)
             paths = [path for one in found for path in rasters_in(one)]
             if not paths:
-                raise UsageError("`source` is empty: give at least one raster")
+                raise UsageError("source", "is empty: give at least one raster")
             if self.file.out is not None:
                 check_outputs(self.file.out, inputs=paths, overwrite=self.file.overwrite)
             with counting_bar("vectorizing", quiet=not self.progress) as advance:
@@ -224,7 +224,7 @@ def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]
 
         copy(source, path, driver="GTiff")
     elif hasattr(source, "data_vars"):
-        raise UsageError(f"`source` is a Dataset: choose one of {', '.join(source.data_vars)}")
+        raise UsageError("source", f"is a Dataset: choose one of {', '.join(source.data_vars)}")
     elif hasattr(source, "dims") and hasattr(source, "values"):  # an xarray.DataArray
         write_data_array(path, source, transform, crs)
     elif isinstance(source, np.ndarray):
@@ -233,6 +233,6 @@ def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]
         return [Path(one) for one in source]
     else:
         raise UsageError(
-            f"`source` is a {type(source).__name__}: give paths, a dataset or an array"
+            "source", f"is a {type(source).__name__}: give paths, a dataset or an array"
         )
     return [path]

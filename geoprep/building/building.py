@@ -110,13 +110,13 @@ def build_zarr(
         out = "dry-run.zarr"
     address = None if out is None else os.fspath(out)
     if work.scheduler and work.workers:
-        raise UsageError("`workers` are threads of this machine: leave it out with `scheduler`")
+        raise UsageError("workers", "are threads of this machine: leave it out with `scheduler`")
     coco = Coco.open(inputs.labels)
     if coco is not None:
         options["classes"] = coco.classes(options.get("classes"))
         options.setdefault("other", BACKGROUND_NAME)
     elif options.get("classes") == AUTO:
-        raise UsageError("`classes` auto needs `labels` in the format of COCO: name the classes")
+        raise UsageError("classes", "auto needs `labels` in the format of COCO: name the classes")
     request = Request(
         cities=inputs.city,
         source=inputs.source,

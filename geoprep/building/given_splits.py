@@ -70,13 +70,14 @@ def _read_areas(path: str) -> tuple[NDArray[np.object_], int]:
         layers = list(file.layers.values())[:1]
         features = file.read(layers, [COLUMN]) if layers else None
     except LabelError as error:
-        raise UsageError(f"`split_file` {error}") from error
+        raise UsageError("split_file", f"{error}") from error
     if features is not None and COLUMN not in features.fields:
-        raise UsageError(f"`split_file` {path}: has no column {COLUMN!r} of train, val or test")
+        raise UsageError("split_file", f"{path}: has no column {COLUMN!r} of train, val or test")
     if features is None or not (shapely.get_dimensions(features.shapes) == _AREA).any():
         raise UsageError(
-            f"`split_file` {path}: holds no polygons. Give polygons with a column {COLUMN!r}, or a "
-            "CSV file with columns scene and split"
+            "split_file",
+            f"{path}: holds no polygons. Give polygons with a column {COLUMN!r}, or a "
+            "CSV file with columns scene and split",
         )
     names = [str(attributes[COLUMN]) for attributes in features.attributes]
     splits = np.array(_split_numbers(names, path))[features.feature]
@@ -89,7 +90,7 @@ def _read_areas(path: str) -> tuple[NDArray[np.object_], int]:
 def _read_scene_list(path: str) -> list[dict[str, str]] | None:
     """Return the rows of a CSV file with a column ``scene``; None for another file."""
     if not Path(path).is_file():
-        raise UsageError(f"`split_file` {path}: no such file; check the path")
+        raise UsageError("split_file", f"{path}: no such file; check the path")
     if not path.lower().endswith(".csv"):
         return None
     text = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
@@ -97,7 +98,7 @@ def _read_scene_list(path: str) -> list[dict[str, str]] | None:
     try:
         rows = list(csv.reader(StringIO(text), delimiter=max(",;\t", key=header.count)))
     except csv.Error as error:
-        raise UsageError(f"`split_file` {path}: cannot be read as CSV ({error})") from error
+        raise UsageError("split_file", f"{path}: cannot be read as CSV ({error})") from error
     columns = [name.strip() for name in rows[0]] if rows else []
     if "scene" not in columns:
         return None
@@ -127,7 +128,7 @@ def _listed_splits(
         if set(name) & set("*?[") and name not in known:
             patterns.append((name, split))
         elif exact.setdefault(name, split) != split:
-            raise UsageError(f"`split_file` {path}: lists {name} twice, with different values")
+            raise UsageError("split_file", f"{path}: lists {name} twice, with different values")
     matched, scene_splits = set[str](), list[int]()
     for of_scene in names:
         hits = [(name, exact[name]) for name in of_scene if name in exact] or [
@@ -137,8 +138,9 @@ def _listed_splits(
         matched.update(name for name, _ in hits)
     if missing := [name for name in (*exact, *(p for p, _ in patterns)) if name not in matched]:
         raise UsageError(
-            f"`split_file` {path}: no scene matches {len(missing)} of its rows, the first "
-            f"{missing[0]!r}. Correct or delete them; scenes have ids such as {scenes[0].id}"
+            "split_file",
+            f"{path}: no scene matches {len(missing)} of its rows, the first "
+            f"{missing[0]!r}. Correct or delete them; scenes have ids such as {scenes[0].id}",
         )
     return scene_splits
 
@@ -156,8 +158,9 @@ def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:
     given = [split for split in named if split is not None]
     if not given:
         raise UsageError(
-            f"`split_by` folder: no image is in a folder named train, val or test. The first is "
-            f"{scenes[0].image}"
+            "split_by",
+            f"folder: no image is in a folder named train, val or test. The first is "
+            f"{scenes[0].image}",
         )
     rest = _rest(given)
     return [rest if split is None else split for split in named]
@@ -173,8 +176,9 @@ def _split_numbers(names: Sequence[str], path: str) -> list[int]:
     unknown = sorted(set(cleaned) - set(SPLITS))
     if unknown or not cleaned:
         raise UsageError(
-            f"`split_file` {path}: column {COLUMN!r} contains {', '.join(unknown) or 'nothing'}. "
-            f"Expected {', '.join(SPLITS)}"
+            "split_file",
+            f"{path}: column {COLUMN!r} contains {', '.join(unknown) or 'nothing'}. "
+            f"Expected {', '.join(SPLITS)}",
         )
     return [SPLITS.index(name) for name in cleaned]
 

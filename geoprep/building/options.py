@@ -49,7 +49,7 @@ def parse_nodata(text: str) -> float | Literal["none"]:
     try:
         return float(text)
     except ValueError as error:
-        raise UsageError(f"`nodata` {text}: expected a number or none") from error
+        raise UsageError("nodata", f"{text}: expected a number or none") from error
 
 
 def parse_tile(text: str) -> int | None:
@@ -59,7 +59,7 @@ def parse_tile(text: str) -> int | None:
     try:
         return int(text)
     except ValueError as error:
-        raise UsageError(f"`tile` {text}: expected auto or a number of pixels") from error
+        raise UsageError("tile", f"{text}: expected auto or a number of pixels") from error
 
 
 def parse_rescale(text: str) -> tuple[float, float] | None:
@@ -71,7 +71,9 @@ def parse_rescale(text: str) -> tuple[float, float] | None:
     except ValueError:
         low, high = 0.0, 0.0
     if not -math.inf < low < high < math.inf:
-        raise UsageError(f"`rescale` {text}: expected scene, city, none, or LO,HI with LO below HI")
+        raise UsageError(
+            "rescale", f"{text}: expected scene, city, none, or LO,HI with LO below HI"
+        )
     return low, high
 
 
@@ -244,7 +246,7 @@ class ImageOptions:
             raise UsageError("`gsd` and `resize` both set the resolution: use one of them")
         if self.resize is not None and (self.tile is not None or self.overlap):
             raise UsageError(
-                "`resize` makes one tile of every scene: use it without `tile` and `overlap`"
+                "resize", "makes one tile of every scene: use it without `tile` and `overlap`"
             )
         if self.bands is not None:
             text = self.bands if isinstance(self.bands, str) else ",".join(map(str, self.bands))
@@ -316,10 +318,10 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         StoreOptions.__post_init__(self)
         rule = self.class_rule or self.mask_rule  # which refuse values that are not readable
         if self.label_nodata is not None and rule is None:
-            raise UsageError("`label_nodata` needs `label_values`, `label_speeds` or `classes`")
+            raise UsageError("label_nodata", "needs `label_values`, `label_speeds` or `classes`")
         for name in _NOT_OF_CLASSES:
             if self.classes is not None and getattr(self, name) != getattr(BuildOptions, name):
-                raise UsageError(f"`{name}` is for roads, `classes` for classes: leave out one")
+                raise UsageError(name, "is for roads, `classes` for classes: leave out one")
 
     @classmethod
     def given(cls, **options: Any) -> BuildOptions:  # noqa: ANN401 - fields by name
@@ -327,15 +329,15 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         for other in (name for name in ("label_values", "label_speeds") if options.get(name)):
             for name in options.keys() & {field.name for field in fields(RoadOptions)}:
                 raise UsageError(
-                    f"`{name}` is for vector labels, `{other}` for raster labels: leave out one of "
-                    "them"
+                    name,
+                    f"is for vector labels, `{other}` for raster labels: leave out one of them",
                 )
         if options.get("split_file") is not None:
             options["split_file"] = os.fspath(options["split_file"])
         if options.get("speed_field") and options.get("speed_from") == "attributes":
-            raise UsageError("`speed_field` reads given speeds: leave out `speed_from` attributes")
+            raise UsageError("speed_field", "reads given speeds: leave out `speed_from` attributes")
         if "speed_unit" in options and not options.get("speed_field"):
-            raise UsageError("`speed_unit` is the unit of `speed_field`: give the field too")
+            raise UsageError("speed_unit", "is the unit of `speed_field`: give the field too")
         assigned = "`split_file`" if options.get("split_file") else ""
         if options.get("split_by") == "folder":
             assigned = assigned or "`split_by` folder"
@@ -344,7 +346,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
             if assigned and name in options and name not in assigned:
                 raise UsageError(f"{assigned} assigns all splits: leave out `{name}`")
         if "block_km" in options and options.get("split_by") != "block":
-            raise UsageError("`block_km` needs `split_by` block")
+            raise UsageError("block_km", "needs `split_by` block")
         return cls(**options)
 
     @property

@@ -22,11 +22,11 @@ from geoprep.imagery.resample import pixel_edges
 from geoprep.imagery.rescale import percentile_limits, source_limits
 from geoprep.imagery.rows import SceneRows
 from geoprep.imagery.validity import read_bits
-from geoprep.labels.burning import RoadOutlines, burn
+from geoprep.labels.burning import LabelOutlines, burn
 from geoprep.labels.downsampling import majority
+from geoprep.labels.label_shapes import read_shapes
 from geoprep.labels.mask_files import SceneWindow, read_mask
 from geoprep.labels.raster_rules import ClassRaster
-from geoprep.labels.road_files import read_roads
 from geoprep.speed import BACKGROUND, NODATA
 
 Tiles = dict[str, NDArray[np.uint8]]
@@ -181,7 +181,7 @@ def label_tiles(piece: Piece, tiles: Tiles, record: ShardRecord) -> dict[str, in
     return notes
 
 
-def _burn_tiles(piece: Piece, outlines: RoadOutlines, tiles: Tiles) -> None:
+def _burn_tiles(piece: Piece, outlines: LabelOutlines, tiles: Tiles) -> None:
     """Burn every level on its own grid, all tiles at once where they share one pixel grid."""
     part, tile = piece.part, piece.task.meta.tile
     finest = piece.grid.resized(*part.scene.shape)
@@ -205,7 +205,7 @@ def _burn_tiles(piece: Piece, outlines: RoadOutlines, tiles: Tiles) -> None:
             label[: grid.height, : grid.width] = burned
 
 
-_Outlines = tuple[RoadOutlines, dict[str, int]]
+_Outlines = tuple[LabelOutlines, dict[str, int]]
 """Outlines of the roads of a scene, and fallbacks of their attributes with counts."""
 
 
@@ -245,8 +245,8 @@ def _read_outlines(part: ScenePart, task: ShardTask) -> _Outlines:
     options, scene = task.options, part.scene
     grid, label = scene.pixels.grid, scene.label
     assert label is not None
-    shared = label == task.road_file
-    roads = read_roads(
+    shared = label == task.shared_label
+    roads = read_shapes(
         label,
         rule=options.speed_rule(scene.schema),
         bounds=grid.bounds if shared else None,
@@ -254,4 +254,4 @@ def _read_outlines(part: ScenePart, task: ShardTask) -> _Outlines:
         margin_m=options.half_width,
         scene=None if shared else grid.bounds,
     )
-    return RoadOutlines.of(roads, grid, roads.half_widths(options.half_width)), dict(roads.notes)
+    return LabelOutlines.of(roads, grid, roads.half_widths(options.half_width)), dict(roads.notes)

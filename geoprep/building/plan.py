@@ -30,7 +30,7 @@ from geoprep.grid import MIXED_SIZES, Grid, shard_tiles
 from geoprep.imagery.headers import describe
 from geoprep.imagery.rescale import value_kind
 from geoprep.labels.label_options import Schema
-from geoprep.labels.road_files import RoadFile, open_road_file, refuse_points
+from geoprep.labels.label_shapes import LabelFile, open_label_file, refuse_points
 from geoprep.labels.vector_files import UNSELECTED
 from geoprep.labels.vector_names import is_vector
 from geoprep.sources.cities import CITIES
@@ -57,7 +57,7 @@ class Plan:
     options: BuildOptions
     scenes: tuple[PlannedScene, ...]  # in the order of their tiles
     tiles: int  # rows of the pixel arrays
-    road_file: str | None  # that all scenes share; None if they have labels of their own
+    shared_label: str | None  # that all scenes share; None if they have labels of their own
     orphan_labels: tuple[str, ...]  # without an image
     notes: tuple[str, ...]  # for the user
     # Digest of the inputs and the version. Only builds with the same one resume each other.
@@ -124,16 +124,17 @@ def make_plan(
     units = {scene.pixels.units for scene in usable}
     if rescale == "city" and len(units) > 1:
         raise UsageError(
-            "`rescale` city needs images of one scale and offset; these have several: use LO,HI in "
-            "the unit of the bands"
+            "rescale",
+            "city needs images of one scale and offset; these have several: use LO,HI in "
+            "the unit of the bands",
         )
     kinds = {_limits_of(rescale, scene) for scene in usable}
     labels = (scene.label for scene in usable if scene.label and is_vector(scene.label))
     # GDAL writes a file beside a compressed tar that it reads labels in.
     own = [label for label in labels if not is_remote(label) and not label.startswith("/vsitar/")]
     refuse_points(own[:_LABELS_TRIED], options.speed_rule(options.schema))
-    roads = open_shared_roads(sources, options)
-    road_file = roads.name if roads else None
+    roads = open_shared_label(sources, options)
+    shared_label = roads.name if roads else None
     outside, notes = [""] * len(scenes), tuple[str, ...]()
     if roads:
         outside, notes = check_shared_roads(roads, [scene.grid for scene in scenes])
@@ -141,16 +142,16 @@ def make_plan(
             rest = "pixels outside its features have no label; if they are background, begin"
             notes += (f"{roads.name}: {rest} `classes` with {BACKGROUND_NAME}",)
     facts = [f"{scene.id} {scene.facts}" for scene in scenes]
-    digest = inputs_digest(facts, scenes, [road_file, options.split_file]) if read_inputs else ""
+    digest = inputs_digest(facts, scenes, [shared_label, options.split_file]) if read_inputs else ""
     scenes = compare_equal(scenes, executor)
     empty = [scene.label is None for scene in scenes]
     if options.missing_label == "background":
-        _require_background(empty, road_file, options)
+        _require_background(empty, shared_label, options)
         what = "without a label file: background"
         notes += (f"{counted(sum(empty), 'image')} {what}",) * any(empty)
     tiles = 0
     for i, scene in enumerate(scenes):  # in place: the plan of a million scenes is held once
-        label = scene.label or road_file
+        label = scene.label or shared_label
         if label is None and options.missing_label == "background":
             label = ALL_BACKGROUND
         own_failure = vector_label_failure(scene.label, scene.grid)
@@ -201,7 +202,7 @@ def make_plan(
         options=options,
         scenes=tuple(scenes),
         tiles=tiles,
-        road_file=road_file,
+        shared_label=shared_label,
         orphan_labels=tuple(label for source in sources for label in source.orphan_labels),
         notes=(*swapped, *band_notes, *size_notes, *notes, *split_notes),
         fingerprint=f"{__version__} {digest}",
@@ -276,10 +277,10 @@ def _rescale_rule(rule: str, dtypes: set[str]) -> str:
     names = " and ".join(sorted(dtypes, key=lambda one: (len(one), one)))
     if rule == "none" and dtypes != {"uint8"}:
         raise UsageError(
-            f"`rescale` none needs uint8 images; these are {names}. Use scene, or LO,HI"
+            "rescale", f"none needs uint8 images; these are {names}. Use scene, or LO,HI"
         )
     if rule == "city" and len(dtypes) > 1:
-        raise UsageError(f"`rescale` city needs images of one data type; these are {names}")
+        raise UsageError("rescale", f"city needs images of one data type; these are {names}")
     return rule
 
 
@@ -326,27 +327,27 @@ def _require_own_places(scenes: Sequence[PlannedScene]) -> None:
 
 
 def _require_background(
-    empty: Sequence[bool], road_file: str | None, options: BuildOptions
+    empty: Sequence[bool], shared_label: str | None, options: BuildOptions
 ) -> None:
     """Refuse `missing_label` background where no label file can be missing, or without that."""
-    if road_file or all(empty):
-        raise UsageError("`missing_label` needs `labels` of a file per image: leave it out")
+    if shared_label or all(empty):
+        raise UsageError("missing_label", "needs `labels` of a file per image: leave it out")
     if options.class_rule and BACKGROUND_NAME not in options.class_rule.names:
         raise UsageError(
-            f"`missing_label` background needs a class of that name: begin `classes` with "
-            f"{BACKGROUND_NAME}"
+            "missing_label",
+            f"background needs a class of that name: begin `classes` with {BACKGROUND_NAME}",
         )
 
 
-def open_shared_roads(sources: Sequence[SourceScenes], options: BuildOptions) -> RoadFile | None:
+def open_shared_label(sources: Sequence[SourceScenes], options: BuildOptions) -> LabelFile | None:
     """Return the road file that all scenes share; None if scenes have labels of their own.
 
     It is read once, so that an unusable file is one error and not one per scene.
     """
-    names = {source.road_file for source in sources if source.road_file}
+    names = {source.shared_label for source in sources if source.shared_label}
     if len(names) > 1:
         raise UsageError("several label files for all scenes: build a separate store for each")
-    return open_road_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None
+    return open_label_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None
 
 
 def vector_label_failure(label: str | None, grid: Grid | None) -> str:
@@ -360,7 +361,7 @@ def vector_label_failure(label: str | None, grid: Grid | None) -> str:
 
 
 def check_shared_roads(
-    roads: RoadFile, grids: Sequence[Grid | None]
+    roads: LabelFile, grids: Sequence[Grid | None]
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return per scene why a shared road file does not cover it ("" where it does), and notes."""
     if UNSELECTED in roads.table.file_notes:

@@ -64,13 +64,13 @@ class ShardTask:
     shard: int
     meta: StoreMeta
     options: BuildOptions
-    road_file: str | None
+    shared_label: str | None
     parts: tuple[ScenePart, ...]
 
     @classmethod
     def of(cls, plan: Plan, store: str, shard: int, parts: Iterable[ScenePart]) -> ShardTask:
         """Return the task for a shard of a plan."""
-        common = plan.fingerprint, store, shard, plan.meta, plan.options, plan.road_file
+        common = plan.fingerprint, store, shard, plan.meta, plan.options, plan.shared_label
         return cls(*common, tuple(parts))
 
 

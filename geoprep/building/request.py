@@ -160,15 +160,17 @@ class Request:
             raise UsageError("give either `city` or `images` (with or without `labels`)")
         for name, value in (("source", self.source), ("product", self.product)):
             if self.images and value is not None:
-                raise UsageError(f"`{name}` needs `city`; `images` are found by their own paths")
+                raise UsageError(name, "needs `city`; `images` are found by their own paths")
         if self.asset and not self.images:
-            raise UsageError("`asset` needs `images`, STAC items that have it")
+            raise UsageError("asset", "needs `images`, STAC items that have it")
         if self.labels and not self.images:
-            raise UsageError("`labels` needs `images`; labels of `city` are found by their names")
+            raise UsageError("labels", "needs `images`; labels of `city` are found by their names")
         if self.label_name and (not self.labels or "{name}" not in self.label_name):
-            raise UsageError("`label_name` needs `labels`, and {name} in it, such as 'mask_{name}'")
+            raise UsageError(
+                "label_name", "needs `labels`, and {name} in it, such as 'mask_{name}'"
+            )
         if self.images and self.out is None:
-            raise UsageError("`images` needs `out`, the name of the store")
+            raise UsageError("images", "needs `out`, the name of the store")
 
     def find(self, observer: BuildObserver) -> Sources:
         """Return the scenes; archives, and what else is not read in place, are local then."""
@@ -254,7 +256,7 @@ def check_kinds(sources: Sequence[SourceScenes], options: BuildOptions) -> None:
     labels = [
         scene.label for source in sources for scene in source.scenes if scene.label is not None
     ]
-    labels += [source.road_file for source in sources if source.road_file is not None]
+    labels += [source.shared_label for source in sources if source.shared_label is not None]
     masks = [label for label in labels if label.lower().endswith(IMAGE_SUFFIXES)]
     vectors = [label for label in labels if is_vector(label)]
     if masks and options.mask_rule is None and options.classes is None:
@@ -300,7 +302,7 @@ def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
         if value is not None:
             kinds = ("raster", "vectors") if vectors else ("vector", "rasters")
             raise UsageError(
-                f"`{name}` is for {kinds[0]} labels, and the labels are {kinds[1]}: leave it out"
+                name, f"is for {kinds[0]} labels, and the labels are {kinds[1]}: leave it out"
             )
     if options.class_rule is not None and not vectors:
         options.class_rule.require_others()

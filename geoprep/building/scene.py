@@ -176,8 +176,9 @@ def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:
     finest = min(grid.gsd_m())
     if options.gsd * MOST_FINER < finest:
         raise UsageError(
-            f"`gsd` {options.gsd:g} m is {finest / options.gsd:,.0f} times as fine as the images, "
-            f"whose pixels are {finest:.3g} m: use at least a {MOST_FINER}th of that"
+            "gsd",
+            f"{options.gsd:g} m is {finest / options.gsd:,.0f} times as fine as the images, "
+            f"whose pixels are {finest:.3g} m: use at least a {MOST_FINER}th of that",
         )
     return grid.at_gsd(options.gsd).shape
 

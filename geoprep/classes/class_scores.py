@@ -126,7 +126,7 @@ def score_rasters(
         )
     if unknown := set(rule.names if rule else ()) - set(names):
         raise UsageError(
-            f"`classes` names {', '.join(sorted(unknown))}; the proposal has {', '.join(names)}"
+            "classes", f"names {', '.join(sorted(unknown))}; the proposal has {', '.join(names)}"
         )
     scenes, empty, total = [], list[str](), None
     left_out = Counter[str]()

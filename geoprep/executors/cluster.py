@@ -49,7 +49,7 @@ class Dask:
             from distributed import Client
         except ImportError as error:
             raise UsageError(
-                "`scheduler` needs Dask: pip install 'geoprep[cluster]', here and on every worker"
+                "scheduler", "needs Dask: pip install 'geoprep[cluster]', here and on every worker"
             ) from error
         try:
             client = Client(address, timeout=_CONNECTING, set_as_default=False)

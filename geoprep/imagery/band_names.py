@@ -50,8 +50,8 @@ def parse_bands(text: str | None) -> tuple[int | str, ...]:
     bands = tuple(int(part) if _NUMBER.fullmatch(part) else part for part in parts)
     if any(band == "" or (isinstance(band, int) and band < 1) for band in bands):
         raise UsageError(
-            f"`bands` {text}: expected names, or numbers from 1 up as gdalinfo has them, such as "
-            "5,3,2"
+            "bands",
+            f"{text}: expected names, or numbers from 1 up as gdalinfo has them, such as 5,3,2",
         )
     return bands
 
@@ -60,7 +60,7 @@ def parse_names(text: str | None) -> tuple[str, ...]:
     """Return different names of bands from text; none of None."""
     names = tuple(map(str, parse_bands(text)))
     if len({*names}) < len(names):
-        raise UsageError(f"`band_names` {text}: give each band a name of its own")
+        raise UsageError("band_names", f"{text}: give each band a name of its own")
     return names
 
 

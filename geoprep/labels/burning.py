@@ -26,7 +26,7 @@ from geoprep.crs import beside, reproject, to_lonlat, utm_crs
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels.label_options import DEFAULT_BUFFER_M
-from geoprep.labels.vector_labels import LabelRoads
+from geoprep.labels.vector_labels import LabelShapes
 from geoprep.quiet import no_georeference_warning
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 
@@ -47,7 +47,7 @@ Shapes = list[tuple[dict[str, Any], int]]
 
 
 @dataclass(frozen=True, slots=True)
-class RoadOutlines:
+class LabelOutlines:
     """Roads of a label in the UTM zone of a scene: made once, and united for any window of it.
 
     Areas are drawn one by one as they are; so are the outlines of pieces of lines that take GEOS
@@ -63,8 +63,11 @@ class RoadOutlines:
 
     @classmethod
     def of(
-        cls, roads: LabelRoads, grid: Grid, buffer_m: float | NDArray[np.float64] = DEFAULT_BUFFER_M
-    ) -> RoadOutlines:
+        cls,
+        roads: LabelShapes,
+        grid: Grid,
+        buffer_m: float | NDArray[np.float64] = DEFAULT_BUFFER_M,
+    ) -> LabelOutlines:
         """Return the roads of a scene on a grid.
 
         Lines and points are widened by ``buffer_m`` metres on either side, one value or one per
@@ -72,7 +75,7 @@ class RoadOutlines:
         """
         half_width = np.broadcast_to(np.asarray(buffer_m, np.float64), roads.lines.shape)
         if not np.all(np.asarray(buffer_m) > 0):
-            raise UsageError(f"`buffer` {buffer_m} m: must be larger than 0")
+            raise UsageError("buffer", f"{buffer_m} m: must be larger than 0")
         utm = buffer_crs(grid)
         is_area = shapely.get_dimensions(roads.lines) == 2
         shapes = roads.lines.copy()

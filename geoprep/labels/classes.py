@@ -56,8 +56,9 @@ class Classes:
     def __post_init__(self) -> None:
         if self.other not in (*_RESERVED, *self.names):
             raise UsageError(
-                f"`other` {self.other}: expected {REFUSE}, {UNLABELLED} or one of the classes "
-                f"{', '.join(self.names)}"
+                "other",
+                f"{self.other}: expected {REFUSE}, {UNLABELLED} or one of the classes "
+                f"{', '.join(self.names)}",
             )
 
     @property
@@ -90,8 +91,9 @@ def parse_values(text: str | None, option: str) -> tuple[str, ...]:
     colours = all(_HEX.fullmatch(part) for part in parts)
     if not compared and not colours and None in map(_float, parts):
         raise UsageError(
-            f"`{option}` {text}: write a value such as 255, a comparison such as '>127', several "
-            "values such as 1,2,5, or a colour such as '#ff0000' or 255,0,0"
+            option,
+            f"{text}: write a value such as 255, a comparison such as '>127', several "
+            "values such as 1,2,5, or a colour such as '#ff0000' or 255,0,0",
         )
     return tuple(part for part in parts if part.lower() != "nan")  # which never has a label
 
@@ -189,8 +191,8 @@ def _contents(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file in UTF-8"
         raise UsageError(
-            f"`classes` {path}: cannot be read ({reason}). Give a YAML file, or text such as "
-            f"{_EXAMPLE}"
+            "classes",
+            f"{path}: cannot be read ({reason}). Give a YAML file, or text such as {_EXAMPLE}",
         ) from error
 
 
@@ -220,10 +222,10 @@ def _inline(text: str) -> dict[str, list[str]]:
         bare = "=" not in text or (name == BACKGROUND_NAME and not values_of)
         if not name or not all(values) or not (equals or bare):
             raise UsageError(
-                f"`classes` {text}: expected NAME,... or NAME=VALUE,..., such as {_EXAMPLE}"
+                "classes", f"{text}: expected NAME,... or NAME=VALUE,..., such as {_EXAMPLE}"
             )
         if name in values_of:
-            raise UsageError(f"`classes`: class {name} is given twice")
+            raise UsageError("classes", f": class {name} is given twice")
         values_of[name] = values
     return values_of
 

@@ -67,8 +67,9 @@ class Coco:
             one["values"] = known.get(one["name"], [])
             if not one["values"]:
                 raise UsageError(
-                    f"`classes`: {self.path} has no category {one['name']}; it has "
-                    f"{', '.join(self.categories)[:200]}"
+                    "classes",
+                    f": {self.path} has no category {one['name']}; it has "
+                    f"{', '.join(self.categories)[:200]}",
                 )
         return classes_text(classes)
 

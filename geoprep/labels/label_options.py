@@ -103,7 +103,7 @@ class RoadOptions:
     def __post_init__(self) -> None:
         check_options(self, RoadOptions)
         if self.speed_unit != "mph" and self.speed_field is None:
-            raise UsageError("`speed_unit` is the unit of `speed_field`: give the field too")
+            raise UsageError("speed_unit", "is the unit of `speed_field`: give the field too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ class ClassOptions:
         if self.classes is None:
             for name in ("class_field", "other", "tolerance"):
                 if getattr(self, name) != getattr(ClassOptions, name):
-                    raise UsageError(f"`{name}` needs `classes`")
+                    raise UsageError(name, "needs `classes`")
             return
         from geoprep.labels.classes import classes_text, parse_classes
 
@@ -173,7 +173,7 @@ class ClassOptions:
         """Return how labels are read as classes, with values without a label; None for roads."""
         if self.classes is None:
             if nodata is not None:
-                raise UsageError("`label_nodata` needs `classes`")
+                raise UsageError("label_nodata", "needs `classes`")
             return None
         from geoprep.labels.raster_rules import make_class_rule
 
@@ -211,6 +211,7 @@ class MaskOptions:
     def __post_init__(self) -> None:
         if self.label_values is not None and self.label_speeds is not None:
             raise UsageError(
-                "`label_values` is for rasters without speeds, `label_speeds` for those with "
-                "speeds: use one of them"
+                "label_values",
+                "is for rasters without speeds, `label_speeds` for those with "
+                "speeds: use one of them",
             )

@@ -136,17 +136,20 @@ class ClassRaster(Classes):
     def __post_init__(self) -> None:
         Classes.__post_init__(self)
         if self.nodata == NONE and self.names[0] != BACKGROUND_NAME:
-            raise UsageError(f"`label_nodata` none needs the class {BACKGROUND_NAME}, as the first")
+            raise UsageError(
+                "label_nodata", f"none needs the class {BACKGROUND_NAME}, as the first"
+            )
         if not 0 <= self.tolerance < _MOST_BYTE:
-            raise UsageError(f"`tolerance` {self.tolerance}: expected 0 to {_MOST_BYTE - 1}")
+            raise UsageError("tolerance", f"{self.tolerance}: expected 0 to {_MOST_BYTE - 1}")
 
     def require_others(self) -> None:
         """Raise UsageError if rasters hold one class and nothing else: all would be right."""
         valued = [name for name, values in zip(self.names, self.values, strict=True) if values]
         if len(valued) == 1 and self.rest[0] == NODATA and self.other != REFUSE:
             raise UsageError(
-                f"`other` {self.other} leaves no labelled pixels but those of {valued[0]}: leave "
-                f"`other` out, and all other values are {BACKGROUND_NAME}"
+                "other",
+                f"{self.other} leaves no labelled pixels but those of {valued[0]}: leave "
+                f"`other` out, and all other values are {BACKGROUND_NAME}",
             )
 
     def label_bytes(

@@ -53,7 +53,7 @@ _UNTYPED: Final = ("road_type missing", "road_type unknown", "highway missing", 
 
 
 @dataclass(frozen=True, slots=True)
-class LabelRoads:
+class LabelShapes:
     """Roads (or classes) of a label as lines and areas, with a label byte each."""
 
     # 2-D LineStrings, Polygons and Points; multi-part features are split
@@ -72,10 +72,10 @@ class LabelRoads:
 
 
 @dataclass(frozen=True, slots=True)
-class RoadTable:
+class LabelTable:
     """Everything read from one label file, including features that are left out."""
 
-    lines: NDArray[np.object_]  # (lines,), as in `LabelRoads`
+    lines: NDArray[np.object_]  # (lines,), as in `LabelShapes`
     feature: NDArray[np.intp]  # (lines,), the feature that a line is part of
     value: NDArray[np.int16]  # (features,) label bytes; `LEFT_OUT`, as where cars may not drive
     mph: NDArray[np.float64]  # (features,) of roads; NaN where unknown or left out, and of classes
@@ -88,20 +88,20 @@ class RoadTable:
     # (features,) of roads: the name of the type, and levels as text; None where unknown
     tags: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)
 
-    def roads(self) -> LabelRoads:
+    def roads(self) -> LabelShapes:
         """Return all roads, with the notes of all features and of the file."""
         return self._of(np.arange(len(self.lines)), _count([*self.notes, self.file_notes]))
 
-    def roads_at(self, chosen: NDArray[np.intp]) -> LabelRoads:
+    def roads_at(self, chosen: NDArray[np.intp]) -> LabelShapes:
         """Return the roads among lines of ascending index, with the notes of their features."""
         features = np.unique(self.feature[chosen])
         return self._of(chosen, _count([self.notes[i] for i in features]))
 
-    def _of(self, chosen: NDArray[np.intp], notes: dict[str, int]) -> LabelRoads:
+    def _of(self, chosen: NDArray[np.intp], notes: dict[str, int]) -> LabelShapes:
         chosen = chosen[self.value[self.feature[chosen]] != LEFT_OUT]
         feature = self.feature[chosen]
         value = self.value[feature].astype(np.uint8)
-        return LabelRoads(
+        return LabelShapes(
             self.lines[chosen], value, self.crs, notes, self.width[feature], self.name
         )
 
@@ -135,9 +135,9 @@ class RoadTable:
         return f"{which} is a line or area ({listed}). {widen} a file of lines or areas"
 
 
-def read_road_table(
+def read_label_table(
     source: Path | bytes | VectorFile, rule: SpeedRule, name: str = ""
-) -> RoadTable:
+) -> LabelTable:
     """Return all roads, or all classes, of one vector file, or of its contents.
 
     ``name`` is for messages, and tells the format of contents; the path if omitted.
@@ -267,7 +267,7 @@ def _kinds(file: VectorFile, layer: Layer, name: str) -> tuple[str, ...]:
 # Features to label bytes
 
 
-def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> RoadTable:
+def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> LabelTable:
     """Return the table of a file: unusable lines removed, label bytes and widths found."""
     problems = list(features.notes)
     usable = np.ones(len(features.shapes), dtype=bool)
@@ -312,7 +312,7 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
         for key in SPEED_FIELDS
         if not reads_speeds and any(not is_null(road.get(key)) for road in features.attributes)
     ]
-    return RoadTable(
+    return LabelTable(
         lines,
         feature,
         value,

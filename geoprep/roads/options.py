@@ -131,11 +131,11 @@ class Tracing:
         for field in fields(self):  # those that are no options too
             value = getattr(self, field.name)
             if value is not None and not 0 <= value < math.inf:
-                raise UsageError(f"`{field.name}` is {value}: set it to a number of at least 0")
+                raise UsageError(field.name, f"is {value}: set it to a number of at least 0")
         if self.max_width_m <= 0:
-            raise UsageError("`max_width_m` is 0, which leaves no road: set it above 0")
+            raise UsageError("max_width_m", "is 0, which leaves no road: set it above 0")
         if not 0 < self.hint <= 1:
-            raise UsageError(f"`hint` is {self.hint}: set it above 0 and to at most 1")
+            raise UsageError("hint", f"is {self.hint}: set it above 0 and to at most 1")
 
     def thresholds(self, tagged: float | None) -> tuple[float, float]:
         """Return the threshold and the high threshold of a raster that may state its own."""

@@ -48,8 +48,9 @@ def scenes_of_bands(
     before, after = pattern[: match.start()], pattern[match.end() :]
     if "/" in after or not all(bands) or len({*bands}) < len(bands):
         raise UsageError(
-            f"`images` {pattern}: write different names of bands in the name of the files, such as "
-            "'*_{B02,B03,B04,B08}.jp2'"
+            "images",
+            f"{pattern}: write different names of bands in the name of the files, such as "
+            "'*_{B02,B03,B04,B08}.jp2'",
         )
     around = [translate(part).removesuffix(r"\Z") for part in (before.rpartition("/")[2], after)]
     found: list[tuple[str, str, str, str]] = []  # band, folder, text before and after the band

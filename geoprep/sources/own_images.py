@@ -81,7 +81,7 @@ def images_and_labels(
     files = [file for file in files if file not in twice - called]
     listed = [address for address in addresses if is_items(address)]
     if asset and not listed:
-        raise UsageError("`asset` applies to STAC items only: leave it out")
+        raise UsageError("asset", "applies to STAC items only: leave it out")
     items = read_items(listed, asset)
     plain = _identified(
         [address for address in addresses if address not in called and not is_items(address)],
@@ -93,7 +93,7 @@ def images_and_labels(
     for image in listed_images:
         if not is_file_name(image.id):
             raise SourceError(f"{image.address}: its id {image.id!r} cannot name a file: change it")
-    road_file, owned, orphans, said = _labels_for(
+    shared_label, owned, orphans, said = _labels_for(
         listed_images, labels, files, label_name, masks=masks
     )
     scenes = tuple(
@@ -111,7 +111,7 @@ def images_and_labels(
         scenes,
         origin,
         orphan_labels=tuple(orphans),
-        road_file=road_file,
+        shared_label=shared_label,
         notes=(*synthetic_notes(scenes, origin), *items.notes, *said),
         datetimes=items.times,
         stated=items.stated | named,

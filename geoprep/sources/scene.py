@@ -42,8 +42,8 @@ class SourceScenes:
     """The scenes found in one source, in natural order; at least one. Local paths are absolute.
 
     ``origin`` is the address that was searched. ``product`` is None for a user's own images.
-    ``orphan_labels`` have no image. ``road_file`` is one file for all scenes, whose own ``label``
-    is then None. ``notes`` are for the user, such as folders that could not be read. ``datetimes``
+    ``orphan_labels`` have no image. ``shared_label`` is one file for all scenes, whose ``label`` is
+    then None. ``notes`` are for the user, such as folders that could not be read. ``datetimes``
     are times by scene id, where known, and ``stated`` has the statements of STAC items about their
     images.
     """
@@ -52,7 +52,7 @@ class SourceScenes:
     origin: str
     product: str | None = None
     orphan_labels: tuple[str, ...] = ()
-    road_file: str | None = None
+    shared_label: str | None = None
     notes: tuple[str, ...] = ()
     datetimes: Mapping[str, str] = field(default_factory=dict)
     stated: Mapping[str, Stated] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def refuse_inside(
     )
     inputs = [
         *(address for text in texts if text for address in split_address(text)),
-        *(sources.road_file for sources in found if sources.road_file),
+        *(sources.shared_label for sources in found if sources.shared_label),
         *given,
     ]
     folders: dict[str, str] = {}  # one input of each

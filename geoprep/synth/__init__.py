@@ -37,8 +37,9 @@ def synthesise(
     unknown = [name for name in products if name not in PRODUCT_BANDS]
     if unknown or not products:
         raise UsageError(
-            f"`product`: cannot draw {', '.join(unknown) or 'no product'}: choose from "
-            f"{', '.join(PRODUCT_BANDS)}"
+            "product",
+            f": cannot draw {', '.join(unknown) or 'no product'}: choose from "
+            f"{', '.join(PRODUCT_BANDS)}",
         )
     if seed < 0 or workers < 1:
         raise UsageError(f"seed {seed} and {workers} workers: use a seed of 0 or more, workers 1+")

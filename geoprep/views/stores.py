@@ -142,7 +142,7 @@ class Store:
             No scene is georeferenced, or ``by`` is another word.
         """
         if by not in ("scene", "tile"):
-            raise UsageError(f"`by` {by!r}: use 'scene' or 'tile'")
+            raise UsageError("by", f"{by!r}: use 'scene' or 'tile'")
         frame = self.scenes if by == "scene" else self.tiles
         frame = frame[frame.geometry.notna()]
         if frame.empty:

@@ -161,17 +161,19 @@ class StreamTiles(Tiles):
         least, left = LEAST_LANE * self.lanes * self.tile_bytes, available_memory()
         if self.ram_limit < least:
             raise UsageError(
-                f"`ram_limit` of {format_bytes(self.ram_limit)} is too small for {self.plan.name}: "
+                "ram_limit",
+                f"of {format_bytes(self.ram_limit)} is too small for {self.plan.name}: "
                 f"the shuffle window takes {LEAST_LANE} tiles in each of {self.lanes} lanes, "
                 f"{format_bytes(least)} with {format_bytes(self.tile_bytes)} per tile of "
                 f"{self.side} x {self.side} x {len(self.bands)} and its label. Raise it, or use "
-                "fewer lanes=, a coarser level= or fewer bands="
+                "fewer lanes=, a coarser level= or fewer bands=",
             )
         if not shared and min(self.ram_limit, self.nbytes) > left.nbytes:
             raise UsageError(
-                f"`ram_limit` of {format_bytes(self.ram_limit)} is more than the "
+                "ram_limit",
+                f"of {format_bytes(self.ram_limit)} is more than the "
                 f"{format_bytes(left.nbytes)} that {left.limited_by} has left: lower it, or give a "
-                "share of that such as 0.5"
+                "share of that such as 0.5",
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -257,11 +259,12 @@ class StreamReader(CropReader):
         lanes, need = self._lanes_and_need(shape)
         least = lanes * need * tiles.tile_bytes + self._other
         return UsageError(
-            f"`ram_limit` of {format_bytes(limit)} is too small: {lanes * need} tiles of "
+            "ram_limit",
+            f"of {format_bytes(limit)} is too small: {lanes * need} tiles of "
             f"{format_bytes(tiles.tile_bytes)} must be in memory at a time, which with "
             f"{format_bytes(self._other)} for batches and reading makes {format_bytes(least)}. "
             f"Raise it to {-(-enough // 10**6)} MB, or use a smaller `batch_size`, `crop` or "
-            "`prefetch`, or fewer `lanes`"
+            "`prefetch`, or fewer `lanes`",
         )
 
 

@@ -10,11 +10,11 @@ from rasterio.features import rasterize
 from geoprep.crs import reproject
 from geoprep.grid import Grid
 from geoprep.labels.burning import buffer_crs
-from geoprep.labels.vector_labels import LabelRoads
+from geoprep.labels.vector_labels import LabelShapes
 
 
 def united(
-    roads: LabelRoads, grid: Grid, buffer_m: float = 2.0
+    roads: LabelShapes, grid: Grid, buffer_m: float = 2.0
 ) -> list[tuple[shapely.Geometry, int]]:
     """Return (geometry in the grid's CRS, speed byte), ascending: one union per speed."""
     utm = buffer_crs(grid)

@@ -36,7 +36,7 @@ def process_group(device: DeviceName, timeout: float = TIMEOUT_MINUTES) -> Itera
         return
     kind = choose_device(device).type
     if kind == "mps":
-        raise UsageError("`device` mps trains in one process: start it without torchrun")
+        raise UsageError("device", "mps trains in one process: start it without torchrun")
     if kind != "cpu":
         torch.accelerator.set_device_index(started.local)
     dist.init_process_group(BACKENDS[kind], timeout=timedelta(minutes=timeout))

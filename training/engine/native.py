@@ -80,8 +80,9 @@ def choose_device(name: DeviceName = "auto") -> torch.device:
         return torch.device(next(kind for kind, has in available.items() if has()))
     if not available[name]():
         raise UsageError(
-            f"`device` {name}: torch {torch.__version__} finds none; install the driver and a "
-            f"torch built for {name}, or use cpu"
+            "device",
+            f"{name}: torch {torch.__version__} finds none; install the driver and a "
+            f"torch built for {name}, or use cpu",
         )
     return torch.device(name)
 
@@ -182,7 +183,7 @@ def _choose_name(name: EngineName, device: torch.device) -> tuple[EngineName, st
     if name != "ipex":
         return "native", "as requested" if name == "native" else f"PyTorch on {device.type}"
     if device.type != "cpu":
-        raise UsageError(f"`engine` ipex supports the cpu only; use native for {device.type}")
+        raise UsageError("engine", f"ipex supports the cpu only; use native for {device.type}")
     ipex.require_extension("`engine` ipex")
     return "ipex", "as requested; native is as fast or faster"
 

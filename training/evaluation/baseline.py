@@ -123,8 +123,9 @@ def _training_sample(
     if not count_tiles(info, stores, "train"):
         locations = ", ".join(store.location for store in stores)
         raise UsageError(
-            f"`baseline` learns from training scenes, and {locations} has none: evaluate on the "
-            "store that the model was trained on, or leave it out"
+            "baseline",
+            f"learns from training scenes, and {locations} has none: evaluate on the "
+            "store that the model was trained on, or leave it out",
         )
     tiles = tiles_of(info, stores, "train", residency="stream", limit="1GiB")
     chosen = range(0, len(tiles), -(-len(tiles) // MOST_TILES))

@@ -148,19 +148,20 @@ def build_model(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn.M
         return BUILT_IN[spec](bands, channels)
     if not is_code(spec) and not spec.startswith(SMP):
         raise UsageError(
-            f"`model` {spec}: use {', '.join(BUILT_IN)}, smp:ARCHITECTURE:ENCODER or "
+            "model",
+            f"{spec}: use {', '.join(BUILT_IN)}, smp:ARCHITECTURE:ENCODER or "
             "package.module:factory; a factory is called with bands and channels and returns the "
-            "model"
+            "model",
         )
     factory = imported("model", spec) if is_code(spec) else smp_factory(spec)
     try:
         model = factory(bands=bands, channels=channels)
     except Exception as error:  # users' code may raise anything
         raise UsageError(
-            f"`model` {spec}, called with bands={bands}, channels={channels}: {_summary(error)}"
+            "model", f"{spec}, called with bands={bands}, channels={channels}: {_summary(error)}"
         ) from error
     if not isinstance(model, nn.Module):
-        raise UsageError(f"`model` {spec} returned a {type(model).__name__}, not a torch module")
+        raise UsageError("model", f"{spec} returned a {type(model).__name__}, not a torch module")
     _check_output(model, spec, bands, channels)
     return model
 
@@ -171,9 +172,10 @@ def factory_of(model: nn.Module) -> str:
         if type(model) is kind:
             return name
     raise UsageError(
-        f"`factory` is missing: the model is a {type(model).__name__}. Name what builds it again, "
+        "factory",
+        f"is missing: the model is a {type(model).__name__}. Name what builds it again, "
         "smp:ARCHITECTURE:ENCODER or package.module:factory; a factory is called with bands and "
-        "channels and returns the model"
+        "channels and returns the model",
     )
 
 
@@ -196,7 +198,7 @@ def imported(parameter: str, spec: str) -> Any:  # noqa: ANN401 - any object can
         return getattr(importlib.import_module(name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
-            f"`{parameter}` {spec}: {error}; install the package, or set PYTHONPATH to its folder"
+            parameter, f"{spec}: {error}; install the package, or set PYTHONPATH to its folder"
         ) from error
 
 
@@ -210,12 +212,13 @@ def smp_factory(spec: str, encoder_weights: str | None = None) -> Callable[..., 
         missing = (getattr(error, "name", None) or SMP_PACKAGE).partition(".")[0]
         package = "segmentation-models-pytorch" if missing == SMP_PACKAGE else missing
         raise UsageError(
-            f"`model` {spec} needs {missing} ({error}): pip install {package}"
+            "model", f"{spec} needs {missing} ({error}): pip install {package}"
         ) from error
     except RuntimeError as error:  # plain pip brings a torchvision for CUDA
         raise UsageError(
-            f"`model` {spec} needs a torchvision built as torch is ({error}): pip install "
-            f"--force-reinstall --no-deps torchvision --index-url {CPU_INDEX}"
+            "model",
+            f"{spec} needs a torchvision built as torch is ({error}): pip install "
+            f"--force-reinstall --no-deps torchvision --index-url {CPU_INDEX}",
         ) from error
     return lambda bands, channels: create(
         architecture, encoder or "resnet34", encoder_weights, in_channels=bands, classes=channels
@@ -231,15 +234,16 @@ def _check_output(model: nn.Module, spec: str, bands: int, channels: int) -> Non
             logits = model.eval()(torch.zeros(1, bands, side, side))
     except Exception as error:  # as in build_model
         raise UsageError(
-            f"`model` {spec} fails on an image of (1, {bands}, {side}, {side}): {_summary(error)}"
+            "model", f"{spec} fails on an image of (1, {bands}, {side}, {side}): {_summary(error)}"
         ) from error
     finally:
         model.train(training)
     if not isinstance(logits, Tensor) or logits.shape != (1, channels, side, side):
         returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise UsageError(
-            f"`model` {spec} returns {returned} for an image of (1, {bands}, {side}, {side}); it "
-            f"has to return logits of (1, {channels}, {side}, {side})"
+            "model",
+            f"{spec} returns {returned} for an image of (1, {bands}, {side}, {side}); it "
+            f"has to return logits of (1, {channels}, {side}, {side})",
         )
 
 

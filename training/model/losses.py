@@ -97,7 +97,7 @@ class ClassLoss(nn.Module):
     ) -> None:
         super().__init__()
         if name == "bce-dice":
-            raise UsageError("`loss` bce-dice is for roads: use ce-dice or focal-dice for classes")
+            raise UsageError("loss", "bce-dice is for roads: use ce-dice or focal-dice for classes")
         self.name, self.dice = name, dice
         weights = None if class_weights is None else class_weights.float().view(1, -1, 1, 1)
         self.register_buffer("weights", weights, persistent=False)

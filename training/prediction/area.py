@@ -34,24 +34,24 @@ def read_area(text: str, where: str | None) -> tuple[Polygons, str, str]:
         west, south, east, north = map(float, text.split(","))
     except ValueError:
         if not Path(text).exists():
-            raise UsageError(f"`area` {text}: no such file, and not W,S,E,N in degrees") from None
+            raise UsageError("area", f"{text}: no such file, and not W,S,E,N in degrees") from None
         try:
             file = VectorFile.open(Path(text), where=where)
             layers = [*file.layers.values()]
             features = file.read(layers, ()) if layers else None
         except LabelError as error:
-            raise UsageError(f"`area` {error}") from error
+            raise UsageError("area", f"{error}") from error
         shapes, crs = (features.shapes, features.crs) if features else (np.empty(0, object), "")
     else:
         if not (np.isfinite([west, east]).all() and -90 <= south < north <= 90):
-            raise UsageError(f"`area` {text}: write west, south, east and north in degrees")
+            raise UsageError("area", f"{text}: write west, south, east and north in degrees")
         east += 360 if east < west else 0  # a box across 180 degrees, as RFC 7946 has it
         shapes, crs = np.array([shapely.box(west, south, east, north)], object), LONLAT
     polygons = shapely.make_valid(shapes)
     polygons = polygons[shapely.area(polygons) > 0]
     if not len(polygons):
         selects = " that `where` selects" if where else ""
-        raise UsageError(f"`area` {text} has no polygons{selects}")
+        raise UsageError("area", f"{text} has no polygons{selects}")
     digest = hashlib.sha256(crs.encode() + b"".join(shapely.to_wkb(polygons))).hexdigest()[:32]
     return tuple(polygons), crs, digest
 

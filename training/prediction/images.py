@@ -207,8 +207,9 @@ def choose_bands(
     if chosen:  # 1
         if len(chosen) != len(needed):
             raise UsageError(
-                f"`bands` names {len(chosen)} band(s), but the model needs {len(needed)}: "
-                f"{', '.join(needed)}"
+                "bands",
+                f"names {len(chosen)} band(s), but the model needs {len(needed)}: "
+                f"{', '.join(needed)}",
             )
         return band_numbers(chosen, raster.names_or(names), raster.name), ""
     names, bands = raster.names_or(names), raster.default_bands

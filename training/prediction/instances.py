@@ -41,8 +41,9 @@ def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
     """Return ``count`` shares of neighbouring processors, as equal as possible."""
     if count > len(cores):
         raise UsageError(
-            f"`instances` or devices: {count}, but this process may use {len(cores)} cores: use at "
-            "most as many"
+            "instances",
+            f"or devices: {count}, but this process may use {len(cores)} cores: use at "
+            "most as many",
         )
     edges = [len(cores) * i // count for i in range(count + 1)]
     return [list(cores[a:b]) for a, b in pairwise(edges)]
@@ -52,7 +53,7 @@ def run_instances(options: PredictOptions, spell: Callable[[str], str] = str) ->
     """Predict in several processes; return whether all images were predicted."""
     devices, count = parse_devices(options.device), options.instances
     if count > 1 and devices[0] not in ("auto", "cpu"):
-        raise UsageError(f"`instances` {count} divide cores: use `device` cpu")
+        raise UsageError("instances", f"{count} divide cores: use `device` cpu")
     if len(devices) > 1:
         if options.checkpoint.suffix not in SUFFIXES:  # others need no torch for the device
             for device in devices:

@@ -73,7 +73,7 @@ def predict_images(
 def scenes_of(options: PredictOptions) -> list[str]:
     """Return the ids of the scenes of the split of a store that are to be predicted."""
     if options.of is None or options.split is None:
-        raise UsageError("`of` names a store and `split` one of its splits: give both")
+        raise UsageError("of", "names a store and `split` one of its splits: give both")
     return scenes_in_split(StoreReader.open(options.of), options.split)
 
 
@@ -88,9 +88,9 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
         The model's file is missing or damaged.
     """
     if options.split is not None and options.of is None:
-        raise UsageError("`split` is one of a store: name the store as `of`")
+        raise UsageError("split", "is one of a store: name the store as `of`")
     if options.out is None:
-        raise UsageError("`out` is missing: name a folder for the predictions")
+        raise UsageError("out", "is missing: name a folder for the predictions")
     check_window(options.window, options.overlap)
     files, images = split_models(options.checkpoint, options.images)
     if not images:
@@ -107,15 +107,15 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     if options.polygons:
         require_suffix(options.polygons, ".gpkg", ".geojson", ".fgb")
     if options.where and not (options.area and Path(options.area).exists()):
-        raise UsageError("`where` selects features of a file: name the file as `area`")
+        raise UsageError("where", "selects features of a file: name the file as `area`")
     for name in ("square", "min_area", "simplify"):
         if getattr(options, name) and not options.polygons:
-            raise UsageError(f"`{name}` is for `polygons`: name their file too, or leave it out")
+            raise UsageError(name, "is for `polygons`: name their file too, or leave it out")
     for name in ("confidence", "probabilities", "polygons"):
         if getattr(options, name) and not info.has_classes:
-            raise UsageError(f"`{name}` is for models of classes; this one has roads")
+            raise UsageError(name, "is for models of classes; this one has roads")
     if options.outputs == "all" and info.has_classes:
-        raise UsageError("`outputs` is for models of roads; this one has classes")
+        raise UsageError("outputs", "is for models of roads; this one has classes")
     threshold = chosen_threshold(info, options.threshold)
     origin = "default: never validated" if info.threshold is None else "chosen on validation scenes"
     origin = origin if options.threshold is None else "from the options"
@@ -182,7 +182,7 @@ class PredictionJob:
         for task in tasks:  # 2
             self._inspect(task)
         if tasks and all(task.state == "outside" for task in tasks):
-            raise UsageError(f"`area` {options.area} intersects none of the images: check its CRS")
+            raise UsageError("area", f"{options.area} intersects none of the images: check its CRS")
         files = self._outputs(tasks)
         if first:
             inputs = (*self.models, options.area, *_files_of(tasks))

@@ -31,7 +31,7 @@ def check_gsd(text: str) -> None:
     except ValueError:
         fits = False
     if not fits:
-        raise UsageError(f"`gsd` {text}: use checkpoint, image, or metres such as 0.3")
+        raise UsageError("gsd", f"{text}: use checkpoint, image, or metres such as 0.3")
 
 
 def check_nodata(text: str) -> None:

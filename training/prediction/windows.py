@@ -168,10 +168,10 @@ def check_window(window: int, overlap: int) -> None:
     """Raise UsageError if the side or the overlap of the windows is invalid."""
     if window < STRIDE or window % STRIDE:
         nearest = max(1, round(window / STRIDE)) * STRIDE
-        raise UsageError(f"`window` {window} is not a multiple of {STRIDE}: use {nearest}")
+        raise UsageError("window", f"{window} is not a multiple of {STRIDE}: use {nearest}")
     if not 0 <= overlap <= window // 2:
         raise UsageError(
-            f"`overlap` {overlap} is out of range: use 0 to half the window, {window // 2}"
+            "overlap", f"{overlap} is out of range: use 0 to half the window, {window // 2}"
         )
 
 

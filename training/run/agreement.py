@@ -80,9 +80,10 @@ class Agreement:
         self.clock.between_steps()
         if self.clock.left < 0 and 0 < self._progress.step <= 2:
             raise UsageError(
-                f"`time` {self._config.time} is too short: "
+                "time",
+                f"{self._config.time} is too short: "
                 f"{counted(self._progress.step, 'step')} took {self.clock.used:.0f} s, most of it "
-                "to load and to compile. Give more `time`, or set `compile` off or `epochs`"
+                "to load and to compile. Give more `time`, or set `compile` off or `epochs`",
             )
 
     def due(self) -> bool:

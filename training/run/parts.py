@@ -124,7 +124,7 @@ def own_augmentation(spec: str) -> loaders.Augmentation:
     try:
         inspect.signature(function).bind("image", "label", "key")
     except TypeError as error:
-        raise UsageError(f"`augmentation` {spec}: {error}: {wanted}") from error
+        raise UsageError("augmentation", f"{spec}: {error}: {wanted}") from error
     except ValueError:  # of a function without a signature, such as many in C
         pass
 
@@ -138,8 +138,9 @@ def own_augmentation(spec: str) -> loaders.Augmentation:
         if given != [(tuple(part.shape), part.dtype) for part in (image, label)]:
             kinds = ", ".join(f"{str(kind)[6:]} {shape}" for shape, kind in given)
             raise UsageError(
-                f"`augmentation` {spec} returned {kinds or type(changed).__name__} for uint8 "
-                f"{tuple(image.shape)} and uint8 {tuple(label.shape)}: {wanted}, of the same shapes"
+                "augmentation",
+                f"{spec} returned {kinds or type(changed).__name__} for uint8 {tuple(image.shape)} "
+                f"and uint8 {tuple(label.shape)}: {wanted}, of the same shapes",
             )
         return changed  # type: ignore[no-any-return]  # just checked
 
@@ -149,14 +150,15 @@ def own_augmentation(spec: str) -> loaders.Augmentation:
 def _check_weights(config: Config, info: ModelInfo) -> None:
     """Raise UsageError for weights that are for other targets."""
     if config.channel_weights != "none" and info.targets != "bins":
-        raise UsageError(f"`channel_weights` auto needs `targets` bins, not {info.targets}")
+        raise UsageError("channel_weights", f"auto needs `targets` bins, not {info.targets}")
     if config.class_weights != "none" and not info.has_classes:
         raise UsageError(
-            f"`class_weights` {config.class_weights} needs labels of classes; for bins of speed "
-            "use `channel_weights`"
+            "class_weights",
+            f"{config.class_weights} needs labels of classes; for bins of speed "
+            "use `channel_weights`",
         )
     if config.loss == "ce-dice" and not info.has_classes:
-        raise UsageError("`loss` ce-dice is for classes: use bce-dice or focal-dice for roads")
+        raise UsageError("loss", "ce-dice is for classes: use bce-dice or focal-dice for roads")
 
 
 def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
@@ -197,7 +199,7 @@ def make_optimizer(model: nn.Module, config: Config) -> Optimizer:
     factor = config.encoder_lr
     encoder = getattr(model, "encoder", None)
     if factor != 1 and not isinstance(encoder, nn.Module):
-        raise UsageError("`encoder_lr`: this model has no part named encoder")
+        raise UsageError("encoder_lr", ": this model has no part named encoder")
     slow = set() if factor == 1 or encoder is None else set(encoder.parameters())
     for parameter in slow:
         parameter.requires_grad_(factor > 0)
@@ -238,14 +240,15 @@ def class_weights(given: str, info: ModelInfo, share: Tensor) -> Tensor | None:
     for name, value in values.items():
         if name not in info.class_names:
             raise UsageError(
-                f"`class_weights` {given}: there is no class {name!r}; use lines of CLASS: WEIGHT "
-                f"with {', '.join(info.class_names)}"
+                "class_weights",
+                f"{given}: there is no class {name!r}; use lines of CLASS: WEIGHT "
+                f"with {', '.join(info.class_names)}",
             )
         if not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise UsageError(f"`class_weights` {given}: {name}: {value} is not a weight from 0 up")
+            raise UsageError("class_weights", f"{given}: {name}: {value} is not a weight from 0 up")
     weight = torch.tensor([float(values.get(name, 1)) for name in info.class_names])
     if not weight.any():
-        raise UsageError(f"`class_weights` {given}: all weights are 0")
+        raise UsageError("class_weights", f"{given}: all weights are 0")
     return weight / weight.mean()
 
 
@@ -307,8 +310,9 @@ def load_stage(
     count = count_tiles(config, stores, "val")
     if config.patience is not None and not count:
         raise UsageError(
-            "`patience` counts validations, and the stores have no validation tiles: leave it out, "
-            "or build a store with a validation split"
+            "patience",
+            "counts validations, and the stores have no validation tiles: leave it out, "
+            "or build a store with a validation split",
         )
     tiles = tiles_of(info, stores, "train", limit=config.ram_limit, **options)
     crop, per_tile = config.crops_of(stage, tiles.side)

@@ -79,14 +79,16 @@ def load_encoder_weights(
         return _load_smp_weights(encoder, spec, len(next(encoder.parameters())[0]), names)
     if not isinstance(encoder, nn.Module) or _STEM not in encoder.state_dict():
         raise UsageError(
-            f"`encoder_weights` {source}: this model has no encoder named like torchvision's "
-            "ResNet; load weights in its factory, and use none here"
+            "encoder_weights",
+            f"{source}: this model has no encoder named like torchvision's "
+            "ResNet; load weights in its factory, and use none here",
         )
     weights = _state_dict(_download() if source == "imagenet" else _read(source))
     if _STEM not in weights:
         raise UsageError(
-            f"`encoder_weights` {source} has no {_STEM}: give a state dictionary of ResNet34 "
-            "with torchvision's names"
+            "encoder_weights",
+            f"{source} has no {_STEM}: give a state dictionary of ResNet34 "
+            "with torchvision's names",
         )
     bands, given = encoder.state_dict()[_STEM].shape[1], weights[_STEM].shape[1]
     kernels, lacking = partner_bands(
@@ -97,13 +99,14 @@ def load_encoder_weights(
         missing, unknown = encoder.load_state_dict(weights, strict=False)
     except RuntimeError as error:
         detail = str(error).strip().splitlines()[-1].strip()
-        raise UsageError(f"`encoder_weights` {source} is not of a ResNet34: {detail}") from error
+        raise UsageError("encoder_weights", f"{source} is not of a ResNet34: {detail}") from error
     # Weights from before torch 0.4.1 have no such counters.
     missing = [name for name in missing if not name.endswith("num_batches_tracked")]
     if missing or unknown:
         raise UsageError(
-            f"`encoder_weights` {source} is not of a ResNet34: {len(missing)} parameters missing, "
-            f"{len(unknown)} unknown, such as {[*missing, *unknown][0]}"
+            "encoder_weights",
+            f"{source} is not of a ResNet34: {len(missing)} parameters missing, "
+            f"{len(unknown)} unknown, such as {[*missing, *unknown][0]}",
         )
     adapted = "" if given == bands else f", first convolution adapted from {given} to {bands} bands"
     return f"encoder from {source}{adapted}{_without(lacking)}"
@@ -124,8 +127,9 @@ def _load_smp_weights(encoder: nn.Module, spec: str, bands: int, names: Sequence
         raise
     except Exception as error:  # a download, or an encoder without such weights
         raise UsageError(
-            f"`encoder_weights` imagenet: segmentation_models_pytorch has none for {spec} or "
-            f"cannot download them ({error}); use none"
+            "encoder_weights",
+            f"imagenet: segmentation_models_pytorch has none for {spec} or "
+            f"cannot download them ({error}); use none",
         ) from error
     read = f"{bands} bands{_without(lacking)}"
     return f"encoder from imagenet by segmentation_models_pytorch, for {read}"
@@ -160,8 +164,9 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
             kept[name] = value
     if not any(name in kept for name, _ in model.named_parameters()):
         raise UsageError(
-            f"`init_from` {source}: no weight of {saved.info.model} fits {info.model}: give a run "
-            "of the same model"
+            "init_from",
+            f"{source}: no weight of {saved.info.model} fits {info.model}: give a run "
+            "of the same model",
         )
     model.load_state_dict(kept, strict=False)
     names = [name for name, _ in model.named_parameters()]
@@ -220,21 +225,22 @@ def _download() -> dict[str, Any]:
         )
     except (URLError, OSError, RuntimeError) as error:
         raise UsageError(
-            f"`encoder_weights` imagenet: cannot download {IMAGENET_URL} ({error}); download it "
-            "elsewhere and give the file, or use none"
+            "encoder_weights",
+            f"imagenet: cannot download {IMAGENET_URL} ({error}); download it "
+            "elsewhere and give the file, or use none",
         ) from error
 
 
 def _read(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
-        raise UsageError(f"`encoder_weights` {path}: no such file; use imagenet, none or a file")
+        raise UsageError("encoder_weights", f"{path}: no such file; use imagenet, none or a file")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise UsageError(
-            f"`encoder_weights` {path} is not a file of plain tensors; save a state dictionary "
-            "with torch.save"
+            "encoder_weights",
+            f"{path} is not a file of plain tensors; save a state dictionary with torch.save",
         ) from error
     if not isinstance(content, dict):
-        raise UsageError(f"`encoder_weights` {path} holds no state dictionary")
+        raise UsageError("encoder_weights", f"{path} holds no state dictionary")
     return content

@@ -148,8 +148,9 @@ def _load(resume: Path) -> Checkpoint:
     """Return the checkpoint to resume from."""
     if resume.suffix != ".pt" and not (resume / LAST).exists():
         raise UsageError(
-            f"`resume` {resume}: there is no checkpoint ({LAST}) in this folder. Start a run that "
-            "was stopped before its first one again with its first command"
+            "resume",
+            f"{resume}: there is no checkpoint ({LAST}) in this folder. Start a run that "
+            "was stopped before its first one again with its first command",
         )
     return load(resume)
 
@@ -161,14 +162,14 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
         if saved is not None or given.get("encoder_weights", "none") != "none":
             raise UsageError(f"`init_from` and `{other}` both set the weights: give one of them")
     if given.get("fold") and given.get("folds") is None and saved is None:
-        raise UsageError(f"`fold` {given['fold']} needs `folds`, the number of folds")
+        raise UsageError("fold", f"{given['fold']} needs `folds`, the number of folds")
     stages = given.get("stages") or (saved and saved.config.get("stages"))
     if given.get("time") and (stages or given.get("epochs", Config.epochs) != Config.epochs):
         other = "stages" if stages else "epochs"
         raise UsageError(f"`time` and `{other}` both say how long to train: give one of them")
     for name in ("level", "crop", "epochs") if given.get("stages") else ():
         if given.get(name, getattr(Config, name)) != getattr(Config, name):
-            raise UsageError(f"`stages` has its own levels, crops and epochs: leave out `{name}`")
+            raise UsageError("stages", f"has its own levels, crops and epochs: leave out `{name}`")
     if saved is None:
         return Config.from_flat(given), []
     bands = ",".join(saved.info.bands)  # by name: their order in a store may have changed
@@ -214,8 +215,9 @@ def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[st
             continue
         if name in UNCHANGEABLE:
             raise UsageError(
-                f"`{name}` was {before.get(name)} and cannot become {value} in a resumed run: "
-                "weights, normalisation or optimizer state would not fit. Start a new run (`out`)"
+                name,
+                f"was {before.get(name)} and cannot become {value} in a resumed run: "
+                "weights, normalisation or optimizer state would not fit. Start a new run (`out`)",
             )
         yield (
             f"`{name}` was {before.get(name)}, is {plain}: the result differs from a run without "

@@ -37,7 +37,7 @@ def default_threshold(targets: str) -> float:
 def chosen_threshold(info: ModelInfo, wanted: float | None = None) -> float:
     """Return the requested threshold, else the best one of validation, else the default."""
     if info.has_classes and wanted is not None:
-        raise UsageError("`threshold` is for models of roads: leave it out for classes")
+        raise UsageError("threshold", "is for models of roads: leave it out for classes")
     if wanted is not None:
         return wanted
     return default_threshold(info.targets) if info.threshold is None else info.threshold

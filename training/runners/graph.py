@@ -110,7 +110,7 @@ def named_layers(network: nn.Module, info: ModelInfo, names: Iterable[str]) -> t
         meant = {layer for layer in layers if layer == name or layer.startswith(f"{name}.")}
         if not meant:
             raise UsageError(
-                f"`keep_float` {name}: no such layer. The layers are {', '.join(layers)}"
+                "keep_float", f"{name}: no such layer. The layers are {', '.join(layers)}"
             )
         chosen |= meant
     return tuple(layer for layer in layers if layer in chosen)

@@ -26,7 +26,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
     require_extension("a .ipex file")
     if record.kept:
         raise UsageError(
-            "`keep_float`: IPEX quantises all layers or none. Use `format` openvino instead"
+            "keep_float", ": IPEX quantises all layers or none. Use `format` openvino instead"
         )
     with torch.no_grad():
         module = inference_module(network, record.info)

@@ -39,8 +39,9 @@ def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Ru
     path = model_file(options.checkpoint)
     if len(devices := parse_devices(options.device)) > 1:
         raise UsageError(
-            f"`device` {options.device} names {len(devices)} devices: only the command "
-            "training.predict uses several"
+            "device",
+            f"{options.device} names {len(devices)} devices: only the command "
+            "training.predict uses several",
         )
     if path.suffix == ".bin" and path.with_suffix(".xml").exists():
         raise UsageError(f"{path} holds the weights only: name {path.with_suffix('.xml')} instead")
@@ -49,13 +50,16 @@ def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Ru
         for name in ("precision", "weights", "model"):
             if (value := getattr(options, name)) not in (None, "auto"):
                 raise UsageError(
-                    f"`{name}` {value} applies to checkpoints only: {path} was exported with its "
-                    "own weights and precision. Leave it out"
+                    name,
+                    f"{value} applies to checkpoints only: {path} was exported with its "
+                    "own weights and precision. Leave it out",
                 )
         on_cuda = path.suffix == ".onnx"
         if options.device_kind not in ("auto", "cpu", "cuda" if on_cuda else "cpu"):
             fix = "cpu or cuda" if on_cuda else "cpu, or a checkpoint or .onnx file"
-            raise UsageError(f"`device` {options.device}: {path} does not compute on it. Use {fix}")
+            raise UsageError(
+                "device", f"{options.device}: {path} does not compute on it. Use {fix}"
+            )
         runner, record = load_runner(path, device=options.device)
         info = record.info
     else:
@@ -76,7 +80,7 @@ def chosen_device(text: str) -> torch.device:
         return device
     count = torch.get_device_module(device).device_count()
     if int(number) >= count:
-        raise UsageError(f"`device` {text}: this machine has {count}, counted from {name}:0")
+        raise UsageError("device", f"{text}: this machine has {count}, counted from {name}:0")
     return torch.device(text)
 
 

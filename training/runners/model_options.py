@@ -25,8 +25,9 @@ def parse_devices(text: str) -> list[str]:
     numbered = all(map(_NUMBERED.fullmatch, names)) and len(set(names)) == len(names)
     if not single and not numbered:
         raise UsageError(
-            f"`device` {text}: use {', '.join(_KINDS)}; cuda:1 for the second device, or "
-            "cuda:0,cuda:1 for several"
+            "device",
+            f"{text}: use {', '.join(_KINDS)}; cuda:1 for the second device, or "
+            "cuda:0,cuda:1 for several",
         )
     return names
 

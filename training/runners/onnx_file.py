@@ -121,8 +121,9 @@ def read(path: Path, device: str = "cpu") -> tuple[Runner, ExportRecord]:
         session = runtime.InferenceSession(data, options, providers=providers)
     if device != "cpu" and _CUDA not in session.get_providers():
         raise UsageError(
-            f"`device` {device}: ONNX Runtime has {_CUDA} but cannot start it. Check the driver, "
-            "CUDA and cuDNN, or use cpu"
+            "device",
+            f"{device}: ONNX Runtime has {_CUDA} but cannot start it. Check the driver, "
+            "CUDA and cuDNN, or use cpu",
         )
     record = ExportRecord.from_json(session.get_modelmeta().custom_metadata_map.get(KEY), path)
     runner = OnnxRunner(session, record.precision, device)
@@ -138,8 +139,9 @@ def _cuda_options(runtime: Any, device: str) -> dict[str, str]:  # noqa: ANN401 
     listed = runtime.get_available_providers()
     if _CUDA not in listed:
         raise UsageError(
-            f"`device` {device}: onnxruntime {runtime.__version__} has {', '.join(listed)} only. "
-            "Install onnxruntime-gpu in place of onnxruntime, or use cpu"
+            "device",
+            f"{device}: onnxruntime {runtime.__version__} has {', '.join(listed)} only. "
+            "Install onnxruntime-gpu in place of onnxruntime, or use cpu",
         )
     number = device.partition(":")[2] or "0"
     return {"device_id": number, "cudnn_conv_algo_search": "HEURISTIC"}

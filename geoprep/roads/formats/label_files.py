@@ -17,7 +17,7 @@ from geoprep.errors import LabelError
 from geoprep.labels.attributes import OTHER_WAYS
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.vector_files import VectorFile
-from geoprep.labels.vector_labels import NOT_LOCATED, read_road_table
+from geoprep.labels.vector_labels import NOT_LOCATED, read_label_table
 from geoprep.roads.formats.lines import network_of_labels
 from geoprep.roads.network import RoadGraph
 from geoprep.texts import counted
@@ -44,7 +44,7 @@ def read_ways(
     Other ways are paths, cycleways, runways and so on (`OTHER_WAYS`), without speeds.
     """
     source = path if isinstance(path, VectorFile) else Path(path)
-    table = read_road_table(source, replace(rule or SpeedRule(), areas="ignore"))
+    table = read_label_table(source, replace(rule or SpeedRule(), areas="ignore"))
     lost = sum(NOT_LOCATED.intersection(notes) != set() for notes in table.notes)
     if lost:
         raise LabelError(

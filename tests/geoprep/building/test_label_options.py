@@ -52,7 +52,7 @@ def test_land_cover_is_not_taken_for_roads(tmp_path, image):
     summary, store = built(tmp_path, [Scene("a", image, cover)])
     assert summary.statuses == {"failed": 1}
     assert "1 area without road attributes" in store.scenes.reason[0]
-    found = SourceScenes((Scene("a", image, None),), "x", road_file=cover)
+    found = SourceScenes((Scene("a", image, None),), "x", shared_label=cover)
     with pytest.raises(LabelError, match=r"cover\.gpkg.* give `classes`.*`areas` road"):
         plan_of(found)
 

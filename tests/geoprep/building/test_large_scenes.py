@@ -117,8 +117,8 @@ def test_an_interrupted_build_still_knows_where_black_is_nodata(mosaic, tmp_path
 
 def test_the_roads_of_a_scene_are_read_once(mosaic, tmp_path, monkeypatch):
     read = []
-    usual = piece.read_roads
-    monkeypatch.setattr(piece, "read_roads", lambda *a, **k: read.append(1) or usual(*a, **k))
+    usual = piece.read_shapes
+    monkeypatch.setattr(piece, "read_shapes", lambda *a, **k: read.append(1) or usual(*a, **k))
     store = build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
     assert len(store.tiles.row) > 3 * 5
     assert (store.tiles.road_fraction > 0).any()

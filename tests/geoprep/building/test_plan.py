@@ -189,7 +189,7 @@ def test_only_one_road_file_serves_all_scenes(tmp_path):
     scenes = tuple(Scene(s.id, s.image, None) for s in row_of_scenes(tmp_path, 3))
     files = str(tmp_path / "quay_0.geojson"), "other.gpkg"
     two = [
-        SourceScenes(scenes, origin, road_file=file)
+        SourceScenes(scenes, origin, shared_label=file)
         for origin, file in zip("xy", files, strict=True)
     ]
     with pytest.raises(UsageError, match="several label files for all scenes"):

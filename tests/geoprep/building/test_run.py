@@ -27,7 +27,7 @@ from geoprep.building.options import BuildOptions
 from geoprep.building.plan import make_plan
 from geoprep.building.run import build
 from geoprep.executors.threads import Threads
-from geoprep.labels.road_files import read_roads
+from geoprep.labels.label_shapes import read_shapes
 from geoprep.sources.scene import SourceScenes
 from geoprep.store.reader import StoreReader
 
@@ -68,7 +68,7 @@ def expected_speed(scene, grid, window, tile, factor, present):
     if scene.label is None:
         return np.full((side, side), 255, np.uint8)
     affine = grid.transform * Affine.translation(window[1], window[0]) * Affine.scale(factor)
-    burned = burned_by_gdal(united(read_roads(scene.label), grid), affine, (side, side))
+    burned = burned_by_gdal(united(read_shapes(scene.label), grid), affine, (side, side))
     return np.where(present, burned, 255)
 
 

@@ -77,7 +77,7 @@ def test_swapped_coordinates_are_recognised(tmp_path):
     store = build_of(tmp_path / "a.zarr", [scene])
     assert store.scenes.status.tolist() == ["failed"]
     assert "latitude first" in store.scenes.reason[0]
-    shared = SourceScenes((Scene("a", scene.image, None),), "x", road_file=scene.label)
+    shared = SourceScenes((Scene("a", scene.image, None),), "x", shared_label=scene.label)
     with pytest.raises(LabelError, match="latitude first"):
         plan_of(shared)
 
@@ -132,7 +132,7 @@ def test_a_label_whose_name_is_no_utf8_fails_the_scene_alone(tmp_path):
 def build_with_roads(out, scenes, features):
     roads = write_features(out.with_name("roads.geojson"), features)
     bare = tuple(Scene(scene.id, scene.image, None) for scene in scenes)
-    found = SourceScenes(bare, "x", road_file=str(roads))
+    found = SourceScenes(bare, "x", shared_label=str(roads))
     plan = plan_of(found)
     return plan, build(plan, out, Threads(1))
 

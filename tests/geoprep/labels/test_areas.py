@@ -11,11 +11,11 @@ from rasterio.features import rasterize
 from geoprep.building.plan import check_shared_roads
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels.burning import RoadOutlines, burn
+from geoprep.labels.burning import LabelOutlines, burn
 from geoprep.labels.label_options import SpeedRule
-from geoprep.labels.road_files import open_road_file, read_roads
+from geoprep.labels.label_shapes import open_label_file, read_shapes
 from geoprep.labels.vector_files import UNSELECTED
-from geoprep.labels.vector_labels import read_road_table
+from geoprep.labels.vector_labels import read_label_table
 from geoprep.speed import UNKNOWN_SPEED
 
 UTM = "EPSG:32637"
@@ -49,7 +49,7 @@ def label(tmp_path):
 
 
 def mask_of(roads, half_width=2.0):
-    return burn(RoadOutlines.of(roads, GRID, roads.half_widths(half_width)).within(GRID), GRID)
+    return burn(LabelOutlines.of(roads, GRID, roads.half_widths(half_width)).within(GRID), GRID)
 
 
 def by_gdal(polygon, value=25):
@@ -65,27 +65,27 @@ def test_an_area_is_burned_as_it_is_and_its_holes_stay_open(label, rings, suffix
         geopandas.read_file(path).to_file(other)
         path = other
     np.testing.assert_array_equal(
-        mask_of(read_roads(path)), by_gdal(shapely.Polygon(rings[0], rings[1:]))
+        mask_of(read_shapes(path)), by_gdal(shapely.Polygon(rings[0], rings[1:]))
     )
 
 
 def test_lines_and_areas_of_one_file_are_burned_together_the_faster_on_top(label):
     line = ("LineString", [at(0, 15), at(40, 15)], {"road_type": "1"})
     areas = ("MultiPolygon", [YARD], {"road_type": "3"})
-    mask = mask_of(read_roads(label(areas, line)))
-    alone = mask_of(read_roads(label(line)))
+    mask = mask_of(read_shapes(label(areas, line)))
+    alone = mask_of(read_shapes(label(line)))
     assert set(np.unique(alone)) == {0, 55}
     expected = np.maximum(alone, by_gdal(shapely.Polygon(YARD[0], YARD[1:]), 35))
     np.testing.assert_array_equal(mask, expected)
 
 
 def test_a_ring_that_is_not_closed_is_closed(label):
-    mask = mask_of(read_roads(label(("Polygon", [YARD[0][:-1]], {}))))
+    mask = mask_of(read_shapes(label(("Polygon", [YARD[0][:-1]], {}))))
     np.testing.assert_array_equal(mask, by_gdal(shapely.Polygon(YARD[0])))
 
 
 def test_an_area_whose_edge_crosses_itself_has_the_pixels_within(label):
-    mask = mask_of(read_roads(label(("Polygon", BOW_TIE, {}))))
+    mask = mask_of(read_shapes(label(("Polygon", BOW_TIE, {}))))
     np.testing.assert_array_equal(mask > 0, by_gdal(shapely.Polygon(BOW_TIE[0])) > 0)
 
 
@@ -102,9 +102,9 @@ def widths(mask, column=40):
 def test_a_road_is_as_wide_as_its_field_says(label):
     rule = SpeedRule(width_field="width")
     path = label(road(5.1, width=8), road(15.1, width="3.5 m"), road(24.1, width=None))
-    roads = read_roads(path, rule=rule)
+    roads = read_shapes(path, rule=rule)
     assert widths(mask_of(roads, 1.0)) == [16, 7, 4]
-    assert widths(mask_of(read_roads(path))) == [8, 8, 8]
+    assert widths(mask_of(read_shapes(path))) == [8, 8, 8]
     assert roads.notes == {"width missing": 1}
 
 
@@ -118,21 +118,21 @@ def test_a_road_is_as_wide_as_its_field_says(label):
 )
 def test_what_is_no_width_falls_back_to_the_buffer_and_is_counted(label, value, note):
     path = label(road(15.1, width=value))
-    roads = read_roads(path, rule=SpeedRule(width_field="width"))
+    roads = read_shapes(path, rule=SpeedRule(width_field="width"))
     assert roads.notes == {note: 1}
     assert widths(mask_of(roads)) == [8]
 
 
 def test_a_width_field_that_no_road_has_is_an_error_that_lists_what_there_is(label):
     with pytest.raises(LabelError, match=r"a\.geojson: no width field wide; .*road_type"):
-        read_roads(label(road(15)), rule=SpeedRule(width_field="wide"))
+        read_shapes(label(road(15)), rule=SpeedRule(width_field="wide"))
 
 
 def test_a_wide_road_beside_the_scene_reaches_into_it(label):
     """Of one file for many scenes only what touches a scene is taken: its width counts."""
     path = label(road(-12, width=40))
     rule = SpeedRule(width_field="width")
-    roads = read_roads(path, rule=rule, bounds=GRID.bounds, bounds_crs=UTM)
+    roads = read_shapes(path, rule=rule, bounds=GRID.bounds, bounds_crs=UTM)
     assert widths(mask_of(roads)) == [16]
 
 
@@ -155,7 +155,7 @@ def houses(tmp_path):
     ],
 )
 def test_areas_that_are_asked_for_are_roads_of_unknown_speed(houses, rule, count, notes):
-    roads = read_roads(houses, rule=SpeedRule(**rule))
+    roads = read_shapes(houses, rule=SpeedRule(**rule))
     assert (len(roads.lines), roads.notes) == (count, notes)
     expected = by_gdal(shapely.Polygon(YARD[0], YARD[1:]), UNKNOWN_SPEED if count else 0)
     np.testing.assert_array_equal(mask_of(roads), expected)
@@ -163,7 +163,7 @@ def test_areas_that_are_asked_for_are_roads_of_unknown_speed(houses, rule, count
 
 def test_known_speeds_are_drawn_over_an_area_of_unknown_speed(label):
     area = ("Polygon", YARD[:1], {"road_type": None})
-    mask = mask_of(read_roads(label(area, road(15.1))))
+    mask = mask_of(read_shapes(label(area, road(15.1))))
     assert set(np.unique(mask)) == {0, 25, UNKNOWN_SPEED}
     assert mask[30, 40] == 25
 
@@ -191,8 +191,8 @@ def test_the_layer_with_road_attributes_is_read_and_the_others_are_named(tmp_pat
         "layer roads (LineString) read as roads, layers not read: rivers (LineString), "
         "railways (LineString), landuse (Polygon)"
     )
-    assert read_roads(path).notes == {"lanes missing": 1, "surface missing": 1, note: 1}
-    file = open_road_file(path, SpeedRule())
+    assert read_shapes(path).notes == {"lanes missing": 1, "surface missing": 1, note: 1}
+    file = open_label_file(path, SpeedRule())
     assert check_shared_roads(file, [GRID]) == ([""], (f"{path}: {note}",))
 
 
@@ -211,19 +211,19 @@ def test_layers_that_do_not_tell_are_refused_by_name(tmp_path, layers, says):
     }
     path = layered(tmp_path / "a.gpkg", {name: known[name] for name in layers})
     with pytest.raises(LabelError, match=rf"a\.gpkg: {says}.*{layers[0]}.*{layers[1]}.*`layer`"):
-        read_roads(path)
-    assert len(read_roads(path, rule=SpeedRule(layer=layers[1])).notes) > 0
+        read_shapes(path)
+    assert len(read_shapes(path, rule=SpeedRule(layer=layers[1])).notes) > 0
 
 
 def test_a_layer_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     path = layered(tmp_path / "a.gpkg", LAYERS)
     with pytest.raises(LabelError, match=r"no layer 'streets'.*rivers.*roads"):
-        read_roads(path, rule=SpeedRule(layer="streets"))
+        read_shapes(path, rule=SpeedRule(layer="streets"))
 
 
 def test_a_condition_selects_features_of_any_format(tmp_path, label):
     path = label(road(5, name="a"), road(15, name="b"))
-    assert len(read_roads(path, rule=SpeedRule(where="name = 'a'")).lines) == 1
+    assert len(read_shapes(path, rule=SpeedRule(where="name = 'a'")).lines) == 1
     frame = geopandas.read_file(path)
     for suffix in (".gpkg", ".shp", ".parquet", ".geojson", ".fgb", ".gdb", ".kml"):
         other = path.with_name(f"other{suffix}")
@@ -236,19 +236,19 @@ def test_a_condition_selects_features_of_any_format(tmp_path, label):
             **{"name = 'a'": 1, "name = 'A'": 0, "name LIKE 'A'": 1, "name IN ('A', 'b')": 1},
             **{"name <> 'a' OR name = 'a'": 2, "name = 'a' -- or b": 1},
         }.items():
-            roads = read_roads(other, rule=SpeedRule(where=where))
+            roads = read_shapes(other, rule=SpeedRule(where=where))
             assert len(roads.lines) == count, (suffix, where)
             assert (UNSELECTED in roads.notes) == (count == 0)
 
 
 def test_a_condition_selects_features_of_contents_in_memory(tmp_path, label):
     path = label(road(5, name="a"), road(15, name="b"))
-    table = read_road_table(path.read_bytes(), SpeedRule(where="name = 'a'"), "x/roads.geojson")
+    table = read_label_table(path.read_bytes(), SpeedRule(where="name = 'a'"), "x/roads.geojson")
     assert len(table.lines) == 1
 
 
 def test_one_file_whose_condition_selects_nothing_is_refused(label):
-    file = open_road_file(label(road(5, name="a")), SpeedRule(where="name = 'c'"))
+    file = open_label_file(label(road(5, name="a")), SpeedRule(where="name = 'c'"))
     with pytest.raises(LabelError, match="no feature is selected by `where`"):
         check_shared_roads(file, [])
 
@@ -269,18 +269,18 @@ def test_text_of_a_shapefile_is_read_in_its_encoding(tmp_path, label, stated):
     where = SpeedRule(where="highway = 'дорога'", **rule)
     if stated == "nothing":
         with pytest.raises(LabelError, match=r"roads\.shp: text read as ISO-8859-1.*`label_enc"):
-            read_roads(path, rule=where)
-        assert any("ISO-8859-1" in note for note in read_roads(path).notes)
+            read_shapes(path, rule=where)
+        assert any("ISO-8859-1" in note for note in read_shapes(path).notes)
     else:
-        assert len(read_roads(path, rule=where).lines) == 1
-        notes = read_roads(path, rule=SpeedRule(**rule)).notes
+        assert len(read_shapes(path, rule=where).lines) == 1
+        notes = read_shapes(path, rule=SpeedRule(**rule)).notes
         assert not any("ISO-8859-1" in note for note in notes)
     with pytest.raises(LabelError, match="is for Shapefiles"):
-        read_roads(label(road(5)), rule=SpeedRule(label_encoding="cp1251"))
+        read_shapes(label(road(5)), rule=SpeedRule(label_encoding="cp1251"))
 
 
 def test_a_condition_that_is_wrong_is_an_error_that_lists_the_fields(tmp_path, label):
     path = label(road(5, name="a"))
     for where in ("colour = 'red'", "name ="):
         with pytest.raises(LabelError, match=r"a\.geojson: .*`where`.*road_type"):
-            read_roads(path, rule=SpeedRule(where=where))
+            read_shapes(path, rule=SpeedRule(where=where))

@@ -13,10 +13,10 @@ from geoprep.crs import LONLAT, transformer, turn_of
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import burning
-from geoprep.labels.burning import RoadOutlines, burn
+from geoprep.labels.burning import LabelOutlines, burn
 from geoprep.labels.label_options import SpeedRule
-from geoprep.labels.road_files import open_road_file, read_roads
-from geoprep.labels.vector_labels import LabelRoads
+from geoprep.labels.label_shapes import open_label_file, read_shapes
+from geoprep.labels.vector_labels import LabelShapes
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, to_byte
 
 # affine 3 would rather have @, which affine 2 does not know.
@@ -42,13 +42,13 @@ def some_roads(place, speeds, seed=0, crs="OGC:CRS84"):
     degrees = metres / (111_320 * np.cos(np.radians(lat)), 111_320) + (lon, lat)
     lines = shapely.linestrings(degrees)
     moved = geopandas.GeoSeries(lines, crs="OGC:CRS84").to_crs(crs)
-    return LabelRoads(np.array(moved, dtype=object), to_byte(speeds), crs, {})
+    return LabelShapes(np.array(moved, dtype=object), to_byte(speeds), crs, {})
 
 
 def roads_of(*lines, mph=30, crs="OGC:CRS84"):
     """Return roads of one speed, or of a speed each."""
     geometry = np.array([shapely.LineString(line) for line in lines], object)
-    return LabelRoads(geometry, np.full(len(lines), to_byte(mph)), crs, {})
+    return LabelShapes(geometry, np.full(len(lines), to_byte(mph)), crs, {})
 
 
 def square_degrees(place, pixel=2.7e-6 * 4, size=160):
@@ -63,7 +63,7 @@ def grid_at(place, crs="EPSG:4326", size=160):
 
 
 def mask_of(roads, grid, **options):
-    return burn(RoadOutlines.of(roads, grid, **options).within(grid), grid)
+    return burn(LabelOutlines.of(roads, grid, **options).within(grid), grid)
 
 
 def by_geopandas(roads, image_crs):
@@ -86,7 +86,7 @@ def by_geopandas(roads, image_crs):
 )
 def test_real_chips_equal_the_reference_on_every_pixel(shared_data, number, coding, table):
     name = f"SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{number}.geojson"
-    roads = read_roads(shared_data / "AOI_2_Vegas" / "geojson_roads_speed" / name)
+    roads = read_shapes(shared_data / "AOI_2_Vegas" / "geojson_roads_speed" / name)
     with rasterio.open(shared_data / "expected" / f"img{number}_{coding}.tif") as expected:
         mask = mask_of(roads, Grid(*expected.shape, expected.transform, expected.crs.to_string()))
         assert mask.any()
@@ -168,7 +168,7 @@ def test_lines_that_are_too_many_to_unite_are_drawn_one_by_one(monkeypatch):
     ends = place + np.random.default_rng(0).uniform(0, 300, (120, 2, 2))
     roads = roads_of(*ends, mph=np.repeat([25.0, 45.0], 60), crs="EPSG:32637")
     grid = Grid(300, 300, Affine(1, 0, place[0], 0, -1, place[1] + 300), "EPSG:32637")
-    outlines = RoadOutlines.of(roads, grid)
+    outlines = LabelOutlines.of(roads, grid)
     assert len(outlines.within(grid)) == 120
     alone = shapely.buffer(roads.lines, 2.0, quad_segs=1)
     expected = burned_by_gdal(
@@ -210,7 +210,7 @@ def test_a_vertex_bomb_is_burned(shape):
 @given(places, seeds, st.data())
 def test_a_window_is_the_slice_of_the_whole(place, seed, data):
     grid = grid_at(place)
-    outlines = RoadOutlines.of(some_roads(place, TABLE_SPEEDS, seed), grid)
+    outlines = LabelOutlines.of(some_roads(place, TABLE_SPEEDS, seed), grid)
     row, col = (data.draw(st.integers(0, 150)) for _ in range(2))
     height, width = (data.draw(st.integers(1, 160 - start)) for start in (row, col))
     whole, window = burn(outlines.within(grid), grid), grid.window(row, col, height, width)
@@ -263,7 +263,7 @@ def test_coordinates_that_are_nowhere_do_not_crash(image_crs):
     with pytest.raises(LabelError, match="EPSG:32637"):
         mask_of(roads_of(nowhere, crs="EPSG:32637"), grid)
     both = roads_of(nowhere, somewhere, crs="EPSG:32637")
-    assert len(RoadOutlines.of(both, grid).value) == 1
+    assert len(LabelOutlines.of(both, grid).value) == 1
     assert mask_of(both, grid).any()
 
 
@@ -305,10 +305,10 @@ def test_roads_on_both_sides_of_the_180th_meridian_are_burned(tmp_path, turn, sp
         columns = {"road_type": ["5"] * len(lines)}
         geopandas.GeoDataFrame(columns, geometry=shapes, crs="OGC:CRS84").to_file(path)
         rule = {"bounds_crs": grid.crs, "scene": grid.bounds}
-        own = mask_of(read_roads(path, **rule), grid)
-        shared = mask_of(read_roads(path, bounds=grid.bounds, bounds_crs=grid.crs), grid)
+        own = mask_of(read_shapes(path, **rule), grid)
+        shared = mask_of(read_shapes(path, bounds=grid.bounds, bounds_crs=grid.crs), grid)
         np.testing.assert_array_equal(own, shared)
-        assert open_road_file(path, SpeedRule()).covers(grid.bounds, grid.crs)
+        assert open_label_file(path, SpeedRule()).covers(grid.bounds, grid.crs)
         return own
 
     y = -17.0

@@ -10,14 +10,14 @@ import shapely
 from geoprep.errors import LabelError
 from geoprep.labels.classes import classes_text, parse_classes
 from geoprep.labels.label_options import SpeedRule
+from geoprep.labels.label_shapes import read_shapes
 from geoprep.labels.raster_rules import make_class_rule
-from geoprep.labels.road_files import read_roads
 
 
 def classes_of(path, classes, other="refuse"):
     """Return the number of the class of every feature of a file; 255 without a label."""
     rule = make_class_rule(classes_text(parse_classes(classes)), other=other, field="code")
-    roads = read_roads(path, rule=SpeedRule(classes=rule))
+    roads = read_shapes(path, rule=SpeedRule(classes=rule))
     return roads.value.tolist()
 
 
@@ -65,9 +65,9 @@ def test_a_geojson_may_mix_text_and_numbers(tmp_path):
 
 def test_a_field_with_the_name_of_a_single_class_is_noted(tmp_path):
     rule = SpeedRule(classes=make_class_rule(classes_text(parse_classes("code"))))
-    roads = read_roads(written(tmp_path, ["lake", "wood"]), rule=rule)
+    roads = read_shapes(written(tmp_path, ["lake", "wood"]), rule=rule)
     assert roads.value.tolist() == [1, 1]
     (note,) = roads.notes
     assert "whatever their fields tell: code (lake, wood). Select some by `where`, such as" in note
     assert "for classes by values give a field as `class_field`" in note
-    assert read_roads(written(tmp_path, ["yes", "yes"]), rule=rule).notes == {}
+    assert read_shapes(written(tmp_path, ["yes", "yes"]), rule=rule).notes == {}

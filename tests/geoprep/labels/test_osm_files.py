@@ -11,9 +11,9 @@ from helpers.roads import degree_counts
 
 from geoprep.errors import LabelError
 from geoprep.labels.label_options import SpeedRule
+from geoprep.labels.label_shapes import LabelFile
 from geoprep.labels.osm_files import AREA, LOST, SHORTENED
-from geoprep.labels.road_files import RoadFile
-from geoprep.labels.vector_labels import read_road_table
+from geoprep.labels.vector_labels import read_label_table
 from geoprep.roads.formats.files import read_if_network, read_network
 
 PRIMARY = {"highway": "primary"}
@@ -43,7 +43,7 @@ NODES = "".join(node(number) for number in range(1, 6))
 def read(tmp_path, *objects, **rule):
     path = tmp_path / "town.osm"
     path.write_text(f'<osm version="0.6">{"".join(objects)}</osm>')
-    return read_road_table(path, SpeedRule(**rule))
+    return read_label_table(path, SpeedRule(**rule))
 
 
 def drawn(table):
@@ -79,10 +79,10 @@ def test_ways_without_coordinates_are_counted_and_are_not_no_road(tmp_path):
     assert counts[LOST] == counts[SHORTENED] == 1
     none = read(tmp_path, way(8, [71, 72]), way(9, []), node(1))
     with pytest.raises(LabelError, match=r"town\.osm: none of its 2 features has coord.*_;>;"):
-        RoadFile.of(none, "town.osm").require_touch(SCENE, "EPSG:4326")
-    assert not RoadFile.of(none, "town.osm").covers(SCENE, "EPSG:4326")
+        LabelFile.of(none, "town.osm").require_touch(SCENE, "EPSG:4326")
+    assert not LabelFile.of(none, "town.osm").covers(SCENE, "EPSG:4326")
     empty = read(tmp_path, NODES, way(9, [1, 2], tags={}))
-    RoadFile.of(empty, "town.osm").require_touch(SCENE, "EPSG:4326")
+    LabelFile.of(empty, "town.osm").require_touch(SCENE, "EPSG:4326")
 
 
 @pytest.mark.parametrize(
@@ -109,22 +109,22 @@ def test_a_closed_road_is_a_line_unless_it_is_tagged_as_an_area(tmp_path, tags, 
 def test_ids_below_0_are_read_from_both_formats(tmp_path):
     nodes = node(1).replace('id="1"', 'id="-1"'), node(2).replace('id="2"', 'id="-2"')
     assert drawn(read(tmp_path, *nodes, way(-9, [1, 2]).replace('ref="', 'ref="-'))) == [2]
-    assert drawn(read_road_table(WRITTEN / "negative.osm.pbf", SpeedRule())) == [3]
+    assert drawn(read_label_table(WRITTEN / "negative.osm.pbf", SpeedRule())) == [3]
 
 
 @pytest.mark.parametrize(("name", "lost"), [("without_nodes", {LOST: 1}), ("empty", {})])
 def test_a_pbf_whose_ways_lack_nodes_is_not_no_road(name, lost):
-    assert read_road_table(WRITTEN / f"{name}.osm.pbf", SpeedRule()).lineless() == lost
+    assert read_label_table(WRITTEN / f"{name}.osm.pbf", SpeedRule()).lineless() == lost
 
 
 def test_a_damaged_document_is_named(tmp_path):
     path = tmp_path / "town.osm"
     path.write_text(f'<osm version="0.6">{NODES}{way(9, [1, 2])}')
     with pytest.raises(LabelError, match=r"town\.osm: not readable as a vector file"):
-        read_road_table(path, SpeedRule())
+        read_label_table(path, SpeedRule())
     path.write_text(f'<osm version="0.6">{NODES}{node(1)}{way(9, [1, 2])}</osm>')
     with pytest.raises(LabelError, match=r"town\.osm: not readable as a vector file.*UNIQUE"):
-        read_road_table(path, SpeedRule())
+        read_label_table(path, SpeedRule())
 
 
 EXTRACT = """<osm version="0.6">
@@ -144,11 +144,11 @@ def test_extracts_are_labels_with_speeds_from_tags(tmp_path):
     path.write_text(EXTRACT)
     assert None is read_if_network(path)
     assert degree_counts(read_network(path)) == {1: 3, 3: 1}
-    table = read_road_table(path, SpeedRule())
+    table = read_label_table(path, SpeedRule())
     assert table.mph[:2].tolist() == [55, 15]
     assert np.isnan(table.mph[2:]).all()
     rule = SpeedRule(speed_field="maxspeed", speed_unit="kmh", where="lanes = '4'")
-    mph = read_road_table(path.read_bytes(), rule, path.name).mph
+    mph = read_label_table(path.read_bytes(), rule, path.name).mph
     assert mph == pytest.approx([37.28], abs=0.01)
     areas = SpeedRule(layer="multipolygons", where="landuse = 'forest'")
-    assert shapely.get_type_id(read_road_table(path, areas).lines).tolist() == [3]
+    assert shapely.get_type_id(read_label_table(path, areas).lines).tolist() == [3]

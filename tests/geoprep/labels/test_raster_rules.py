@@ -109,7 +109,7 @@ def test_a_mask_of_many_bands_or_without_colours_is_refused():
 
 @pytest.mark.parametrize("text", ["", "road", ">", "#ff", "1;2", "> a"])
 def test_what_cannot_be_read_is_refused_with_examples(text):
-    with pytest.raises(UsageError, match=r"`label_values` .*write a value such as 255"):
+    with pytest.raises(UsageError, match=r"`label_values`.*write a value such as 255"):
         make_mask_rule(text, None, None)
     with pytest.raises(UsageError, match="`label_nodata`"):
         make_mask_rule("1", None, text)

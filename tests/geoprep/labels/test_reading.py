@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from geoprep.crs import LONLAT
 from geoprep.errors import LabelError, UsageError
 from geoprep.labels.label_options import SpeedRule
-from geoprep.labels.road_files import read_roads
-from geoprep.labels.vector_labels import read_road_table
+from geoprep.labels.label_shapes import read_shapes
+from geoprep.labels.vector_labels import read_label_table
 from geoprep.sources.archives import index_tar
 from geoprep.storage.addresses import member_address
 
@@ -43,7 +43,7 @@ def read(data, **options):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "chip7.geojson"
         path.write_bytes(data)
-        return read_roads(path, **options)
+        return read_shapes(path, **options)
 
 
 def coordinates(line):
@@ -75,7 +75,7 @@ def test_a_byte_order_mark_is_no_obstacle():
 
 
 def test_real_openstreetmap_roads_are_read_by_their_tags(shared_data):
-    roads = read_roads(shared_data / "apls" / "osm_img990.geojson")
+    roads = read_shapes(shared_data / "apls" / "osm_img990.geojson")
     assert sorted(roads.value.tolist()) == [25, 25, 25, 25, 25, 35, 35]
     assert roads.notes["not driveable"] == 5
 
@@ -176,20 +176,20 @@ def test_what_is_no_label_is_an_error_that_names_the_file(data, reason, tmp_path
     path = tmp_path / "chip7.geojson"
     path.write_bytes(data)
     with pytest.raises(LabelError, match=reason) as error:
-        read_roads(path)
+        read_shapes(path)
     assert str(path) in str(error.value)
     with pytest.raises(LabelError, match=f"^s3://bucket/chip7.geojson: .*{reason}"):
-        read_road_table(data, SpeedRule(), "s3://bucket/chip7.geojson")
+        read_label_table(data, SpeedRule(), "s3://bucket/chip7.geojson")
 
 
 def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
     for missing in (tmp_path / "no.geojson", tmp_path / "no.gpkg"):
         with pytest.raises(LabelError, match=missing.name):
-            read_roads(missing)
+            read_shapes(missing)
     folder = tmp_path / "folder.geojson"
     folder.mkdir()
     with pytest.raises(LabelError, match=r"folder\.geojson: not readable"):
-        read_roads(folder)
+        read_shapes(folder)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +256,6 @@ def test_a_label_of_any_format_is_read_out_of_an_archive(tmp_path):
     members = {"roads.gpkg": package, "roads.geojson": geojson(feature())}
     write_tar(tmp_path / "all.tar", members)
     for name, place in index_tar(tmp_path / "all.tar").items():
-        roads = read_roads(member_address(tmp_path / "all.tar", name, *place))
+        roads = read_shapes(member_address(tmp_path / "all.tar", name, *place))
         assert [coordinates(line) for line in roads.lines] == [LINE]
         assert roads.value.tolist() == [25]

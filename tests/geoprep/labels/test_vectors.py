@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels import road_files as reading
-from geoprep.labels.burning import RoadOutlines, burn
+from geoprep.labels import label_shapes as reading
+from geoprep.labels.burning import LabelOutlines, burn
 from geoprep.labels.label_options import SpeedRule
-from geoprep.labels.road_files import read_roads
+from geoprep.labels.label_shapes import read_shapes
 from geoprep.roads.formats.files import write_network
 
 MOSCOW = (37.6, 55.7)
@@ -67,7 +67,7 @@ def road_files(tmp_path_factory):
 @pytest.mark.parametrize("crs", ["EPSG:4326", UTM, "EPSG:3857", "EPSG:28407"])
 def test_roads_of_a_scene_come_out_of_every_format_and_crs(road_files, suffix, crs):
     bounds = scene(UTM, east=100, north=-200)
-    roads = read_roads(road_files(crs, suffix), bounds=bounds, bounds_crs=UTM)
+    roads = read_shapes(road_files(crs, suffix), bounds=bounds, bounds_crs=UTM)
 
     everything = network().to_crs(UTM)
     within, near = (
@@ -92,10 +92,10 @@ def test_roads_chosen_by_bounds_burn_like_all_roads(road_files, east, north, fil
     left, bottom, right, top = bounds = scene(scene_crs, east, north)
     transform = Affine((right - left) / 200, 0, left, 0, (bottom - top) / 200, top)
     grid = Grid(200, 200, transform, scene_crs)
-    chosen = read_roads(path, bounds=bounds, bounds_crs=scene_crs)
+    chosen = read_shapes(path, bounds=bounds, bounds_crs=scene_crs)
     masks = [
-        burn(RoadOutlines.of(roads, grid).within(grid), grid)
-        for roads in (chosen, read_roads(path))
+        burn(LabelOutlines.of(roads, grid).within(grid), grid)
+        for roads in (chosen, read_shapes(path))
     ]
     # A road outside may cross one that reaches in: its vertex there moves an edge by a hair.
     assert (masks[0] != masks[1]).sum() <= 2
@@ -107,7 +107,7 @@ def test_a_road_that_reaches_in_by_its_margin_alone_is_chosen(tmp_path):
     geopandas.GeoDataFrame({"road_type": [5]}, geometry=[line], crs=UTM).to_file(path)
     bounds = (500_000, 6_000_000, 500_300, 6_000_300)
     for margin_m, count in ((2.0, 1), (1.5, 0)):
-        roads = read_roads(path, bounds=bounds, bounds_crs=UTM, margin_m=margin_m)
+        roads = read_shapes(path, bounds=bounds, bounds_crs=UTM, margin_m=margin_m)
         assert len(roads.lines) == count
 
 
@@ -120,12 +120,12 @@ def test_roads_are_found_on_both_sides_of_the_180th_meridian(tmp_path, crs):
     roads = geopandas.GeoDataFrame({"road_type": [1, 3, 5, 5]}, geometry=lines, crs="EPSG:4326")
     roads.to_file(path)
     bounds = scene(crs, -300, -300, side=600, centre=(180.0, -17.0))
-    found = read_roads(path, bounds=bounds, bounds_crs=crs)
+    found = read_shapes(path, bounds=bounds, bounds_crs=crs)
     assert sorted(found.value.tolist()) == [35, 55]
 
 
 def test_a_scene_where_the_crs_of_the_roads_does_not_reach_has_no_roads(road_files):
-    roads = read_roads(road_files(UTM), bounds=(-141, 0, -140.9, 0.1), bounds_crs="EPSG:4326")
+    roads = read_shapes(road_files(UTM), bounds=(-141, 0, -140.9, 0.1), bounds_crs="EPSG:4326")
     assert len(roads.lines) == 0
 
 
@@ -138,10 +138,10 @@ def test_notes_are_those_of_the_scene_alone(tmp_path):
     frame = geopandas.GeoDataFrame({"highway": kinds}, geometry=lines, crs=local_crs(MOSCOW))
     path = tmp_path / "roads.gpkg"
     frame.to_crs(UTM).to_file(path)
-    here = read_roads(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
+    here = read_shapes(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
     assert here.notes == {"lanes missing": 1, "not driveable": 1, "surface missing": 1}
     assert here.value.tolist() == [45]
-    there = read_roads(path, bounds=scene(UTM, 4900, 0), bounds_crs=UTM)
+    there = read_shapes(path, bounds=scene(UTM, 4900, 0), bounds_crs=UTM)
     assert there.notes["highway unknown: moon_road"] == 1
     assert there.value.tolist() == [20]
 
@@ -158,11 +158,11 @@ def test_features_without_a_line_belong_to_no_scene_and_are_told_apart(tmp_path)
     frame = geopandas.GeoDataFrame({"road_type": [5] * 5}, geometry=shapes, crs=local_crs(MOSCOW))
     frame.to_crs(UTM).to_file(path)
     expected = {f"geometry {what}": 1 for what in ("Point", "empty", "missing")}
-    roads = read_roads(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
+    roads = read_shapes(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
     assert len(roads.lines) == 3
-    assert reading.open_road_file(path, SpeedRule()).table.lineless() == expected
+    assert reading.open_label_file(path, SpeedRule()).table.lineless() == expected
     assert not any(note.startswith("geometry") for note in roads.notes)
-    assert expected.items() <= read_roads(path).notes.items()
+    assert expected.items() <= read_shapes(path).notes.items()
 
 
 # --- one reading a process ----------------------------------------------------------------------
@@ -172,12 +172,12 @@ def test_a_file_is_read_once_by_all_threads_and_again_when_it_changes(tmp_path, 
     path = tmp_path / "roads.gpkg"
     network().to_crs(UTM).to_file(path)
     reads = []
-    read = reading.read_road_table
-    monkeypatch.setattr(reading, "read_road_table", lambda *a: reads.append(a) or read(*a))
+    read = reading.read_label_table
+    monkeypatch.setattr(reading, "read_label_table", lambda *a: reads.append(a) or read(*a))
     bounds = scene(UTM, 0, 0, side=2000)
 
     def count(_):
-        return len(read_roads(path, bounds=bounds, bounds_crs=UTM).lines)
+        return len(read_shapes(path, bounds=bounds, bounds_crs=UTM).lines)
 
     with ThreadPoolExecutor(4) as pool:
         (before,) = set(pool.map(count, range(16)))
@@ -199,7 +199,7 @@ def test_a_file_without_a_crs_is_an_error_with_the_way_out(tmp_path):
     network().to_crs(UTM).to_file(path)
     (tmp_path / "roads.prj").unlink()
     with pytest.raises(LabelError, match=r"roads\.shp: has no CRS.*-a_srs.*\.prj"):
-        read_roads(path)
+        read_shapes(path)
 
 
 def test_a_file_without_lines_is_an_error_that_lists_its_layers(tmp_path):
@@ -207,7 +207,7 @@ def test_a_file_without_lines_is_an_error_that_lists_its_layers(tmp_path):
     houses = network().assign(geometry=network().centroid)
     houses.to_crs(UTM).to_file(path, layer="houses")
     with pytest.raises(LabelError, match=r"no layer of lines.*houses \(Point\)"):
-        read_roads(path)
+        read_shapes(path)
 
 
 @pytest.mark.parametrize("suffix", ["gpkg", "shp", "txt"])
@@ -216,7 +216,7 @@ def test_a_file_that_gdal_cannot_read_is_an_error_that_names_it(tmp_path, suffix
     path = tmp_path / f"roads.{suffix}"
     path.write_bytes(content)
     with pytest.raises(LabelError, match=f"roads.{suffix}"):
-        read_roads(path, bounds=(0, 0, 1, 1), bounds_crs=UTM)
+        read_shapes(path, bounds=(0, 0, 1, 1), bounds_crs=UTM)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_shapefile_of_which_a_part_is_lost_is_an_error(tmp_path, part, keep, s
     if keep is not None:
         lost.write_bytes(whole[: int(len(whole) * keep)])
     with pytest.raises(LabelError, match=says):
-        read_roads(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
+        read_shapes(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
 
 
 def test_a_broken_geometry_is_left_out_and_counted(road_files, tmp_path):
@@ -252,7 +252,7 @@ def test_a_broken_geometry_is_left_out_and_counted(road_files, tmp_path):
             database.execute(f'drop trigger "{trigger}"')
         database.execute(f'update "{table}" set geom = ? where fid = 1', (b"GP\x00\x01\x00",))
     database.close()
-    roads = read_roads(path)
+    roads = read_shapes(path)
     assert len(roads.lines) == 39
     assert roads.notes == {"geometry missing": 1}
 
@@ -260,10 +260,10 @@ def test_a_broken_geometry_is_left_out_and_counted(road_files, tmp_path):
 def test_a_scene_that_is_no_place_on_earth_has_no_roads(road_files):
     nowhere = (1.77e7, -1.2e7, 1.78e7, -1.19e7)
     path = road_files(UTM)
-    assert len(read_roads(path, bounds=nowhere, bounds_crs=UTM).lines) == 0
-    assert not reading.open_road_file(path, SpeedRule()).covers(nowhere, UTM)
+    assert len(read_shapes(path, bounds=nowhere, bounds_crs=UTM).lines) == 0
+    assert not reading.open_label_file(path, SpeedRule()).covers(nowhere, UTM)
     with pytest.raises(LabelError, match=r"the scene is at .* not on Earth"):
-        read_roads(path, scene=nowhere, bounds_crs=UTM)
+        read_shapes(path, scene=nowhere, bounds_crs=UTM)
 
 
 def test_geoparquet_is_read_like_any_other_format(tmp_path, road_files):
@@ -272,9 +272,9 @@ def test_geoparquet_is_read_like_any_other_format(tmp_path, road_files):
     frame["surface"] = None
     frame.to_parquet(path)
     here = {"bounds": scene(UTM, 0, 0, side=2000), "bounds_crs": UTM}
-    expected = read_roads(road_files(UTM), **here)
+    expected = read_shapes(road_files(UTM), **here)
     for rule in (SpeedRule(), SpeedRule(layer="roads")):
-        roads = read_roads(path, rule=rule, **here)
+        roads = read_shapes(path, rule=rule, **here)
         assert {line.wkb for line in roads.lines} == {line.wkb for line in expected.lines}
         assert sorted(roads.value) == sorted(expected.value)
 
@@ -283,7 +283,7 @@ def test_a_network_of_vectorize_is_a_label(tmp_path):
     """`vectorize --out roads.parquet` writes what `build-zarr --labels roads.parquet` reads."""
     ends = [(412_000, 6_174_000), (412_100, 6_174_050)]
     write_network(road_network(ends, speeds=[35], crs=UTM), tmp_path / "roads.parquet")
-    roads = read_roads(tmp_path / "roads.parquet", rule=SpeedRule(speed_from="field"))
+    roads = read_shapes(tmp_path / "roads.parquet", rule=SpeedRule(speed_from="field"))
     assert roads.value.tolist() == [35.0]
     assert roads.crs == UTM
 
@@ -292,7 +292,7 @@ def test_broken_geoparquet_is_named(tmp_path):
     path = tmp_path / "roads.parquet"
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(LabelError, match=r"roads\.parquet: not readable as GeoParquet"):
-        read_roads(path)
+        read_shapes(path)
 
 
 def test_lines_and_areas_of_geometry_collections_are_read(tmp_path):
@@ -302,7 +302,7 @@ def test_lines_and_areas_of_geometry_collections_are_read(tmp_path):
     shapes += [shapely.GeometryCollection([shapely.Point(1, 1)])]
     frame = geopandas.GeoDataFrame({"road_type": [5, 2, 1]}, geometry=shapes, crs=UTM)
     frame.to_file(tmp_path / "roads.gpkg")
-    roads = read_roads(tmp_path / "roads.gpkg")
+    roads = read_shapes(tmp_path / "roads.gpkg")
     kinds = Counter(
         zip(shapely.get_type_id(roads.lines).tolist(), roads.value.tolist(), strict=True)
     )

@@ -196,4 +196,4 @@ def test_a_zipped_shapefile_is_one_road_file(tmp_path):
     assert labels.endswith("roads_shp.zip.unpacked/roads/roads.shp")
     (tmp_path / "a.tif").write_bytes(b"")
     found = images_and_labels([str(tmp_path / "a.tif")], labels)
-    assert found.road_file == labels
+    assert found.shared_label == labels

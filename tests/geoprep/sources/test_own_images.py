@@ -103,7 +103,7 @@ def test_images_that_differ_by_suffix_alone_are_refused(make):
 def test_one_road_file_serves_all(make, tmp_path):
     make("a.tif", "b.tif", "roads.gpkg")
     found = images_and_labels(["*.tif"], "roads.gpkg")
-    assert found.road_file == str(tmp_path / "roads.gpkg")
+    assert found.shared_label == str(tmp_path / "roads.gpkg")
     assert [scene.label for scene in found.scenes] == [None, None]
 
 
@@ -113,7 +113,7 @@ def test_one_label_a_scene_by_stem(make, tmp_path, given_as):
     found = images_and_labels(["*.tif"], given_as)
     assert labels(found, tmp_path / "lab") == {"a": "a.geojson", "b": "b_roads.geojson", "c": None}
     assert found.orphan_labels == (str(tmp_path / "lab" / "z.geojson"),)
-    assert found.road_file is None
+    assert found.shared_label is None
 
 
 def test_a_number_more_is_another_scene_and_the_longer_name_wins(make, tmp_path):

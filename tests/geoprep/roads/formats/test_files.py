@@ -15,7 +15,7 @@ import shapely.affinity
 from helpers.roads import degree_counts, mixed_network, network
 
 from geoprep.errors import SourceError, UsageError
-from geoprep.labels.road_files import read_roads
+from geoprep.labels.label_shapes import read_shapes
 from geoprep.roads.formats.files import read_if_network, read_network, write_network
 from geoprep.roads.network import RoadGraph
 from geoprep.sources.own_images import images_and_labels
@@ -100,7 +100,7 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
         write_network(some(), path)
     assert not list(tmp_path.iterdir())
     path.write_bytes(b"PAR1")
-    for read in (read_network, read_if_network, read_roads, read_items):
+    for read in (read_network, read_if_network, read_shapes, read_items):
         with pytest.raises(UsageError, match=missing):
             read(path)
 

@@ -31,7 +31,7 @@ from geoprep.crs import (
 )
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels.label_options import SpeedRule
-from geoprep.labels.vector_labels import WIDEN, LabelRoads, RoadTable, read_road_table
+from geoprep.labels.vector_labels import WIDEN, LabelShapes, LabelTable, read_label_table
 from geoprep.labels.vector_names import vector_parts
 from geoprep.storage.addresses import is_local
 from geoprep.storage.versions import read_bytes
@@ -42,19 +42,19 @@ _INSET: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class RoadFile:
+class LabelFile:
     """A road table with a spatial index of its lines; threads may query it at the same time."""
 
-    table: RoadTable
+    table: LabelTable
     tree: shapely.STRtree
     name: str
 
     @classmethod
-    def of(cls, table: RoadTable, name: str) -> RoadFile:
+    def of(cls, table: LabelTable, name: str) -> LabelFile:
         """Return the indexed table of a file; ``name`` is for messages."""
         return cls(table, shapely.STRtree(table.lines), name)
 
-    def roads_within(self, bounds: Bounds, bounds_crs: str, margin_m: float) -> LabelRoads:
+    def roads_within(self, bounds: Bounds, bounds_crs: str, margin_m: float) -> LabelShapes:
         """Return the roads that intersect some bounds and a margin in metres around them."""
         margin_m = max(margin_m, self.table.widest)
         return self.table.roads_at(self._near(bounds, bounds_crs, margin_m))
@@ -124,7 +124,7 @@ class RoadFile:
         return ": its coordinates are latitude first; swap them with ogr2ogr -swapxy fixed.geojson"
 
 
-def read_roads(
+def read_shapes(
     label: str | os.PathLike[str],
     *,
     rule: SpeedRule | None = None,
@@ -132,7 +132,7 @@ def read_roads(
     bounds_crs: str | None = None,
     margin_m: float = 2.0,
     scene: Bounds | None = None,
-) -> LabelRoads:
+) -> LabelShapes:
     """Return the roads of one scene, with a speed each.
 
     ``label`` is the address of a file of any format. ``bounds`` (left, bottom, right, top in
@@ -143,12 +143,12 @@ def read_roads(
     rule = rule or SpeedRule()
     if bounds_crs is None:
         if bounds is not None or scene is not None:
-            raise UsageError("`bounds` need their CRS: give `bounds_crs` too")
+            raise UsageError("bounds", "need their CRS: give `bounds_crs` too")
         return _read_table(os.fspath(label), rule).roads()
     if bounds is not None and is_local(os.fspath(label)):
-        file = open_road_file(Path(label), rule)
+        file = open_label_file(Path(label), rule)
     else:
-        file = RoadFile.of(_read_table(os.fspath(label), rule), os.fspath(label))
+        file = LabelFile.of(_read_table(os.fspath(label), rule), os.fspath(label))
     if scene is not None:
         file.require_touch(scene, bounds_crs)
     if bounds is None:
@@ -172,11 +172,11 @@ def refuse_points(labels: Iterable[str], rule: SpeedRule) -> None:
         raise LabelError(refused)
 
 
-def _read_table(address: str, rule: SpeedRule) -> RoadTable:
+def _read_table(address: str, rule: SpeedRule) -> LabelTable:
     if is_local(address):
-        return read_road_table(Path(address), rule)
+        return read_label_table(Path(address), rule)
     try:
-        return read_road_table(read_bytes(address), rule, address)
+        return read_label_table(read_bytes(address), rule, address)
     except SourceError as error:
         raise LabelError(
             f"{error} Check the path, or remove the label to build the scene as unlabelled."
@@ -207,15 +207,15 @@ def _lonlat(bounds: Bounds, crs: str) -> str:
     return f"longitude {west:.4f} to {east:.4f}, latitude {south:.4f} to {north:.4f}"
 
 
-def open_road_file(path: Path, rule: SpeedRule) -> RoadFile:
+def open_label_file(path: Path, rule: SpeedRule) -> LabelFile:
     """Return a road file; it is read once per process unless it changes."""
     with _lock:
         return _opened(path, _fingerprint(path), rule)
 
 
 @lru_cache(maxsize=4)
-def _opened(path: Path, _state: _Fingerprint, rule: SpeedRule) -> RoadFile:
-    return RoadFile.of(read_road_table(path, rule), str(path))
+def _opened(path: Path, _state: _Fingerprint, rule: SpeedRule) -> LabelFile:
+    return LabelFile.of(read_label_table(path, rule), str(path))
 
 
 _Fingerprint = tuple[tuple[int, int], ...]
