@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +58,47 @@ def start_run(
         folder = folder_of(config)
         with RunLock(folder) as lock, StopSignals() as stop:
             try:
-                if config.writes:
-                    on_rank_zero(lambda: check_free(config, folder, lock))
-                stores = _stores(config)
-                allocator = keep_memory()
-                set_threads(config.threads)
-                engine = _engine(config)
-                config, why = choose_model(config, engine.device.type)
-                report = Report(folder if config.writes else None, quiet=config.quiet, spell=spell)
-                run = trainer(config, engine, stores, folder, saved, report=report, stop=stop)
-                told = [*changes, *notes(run, saved)]
-                if config.writes:
-                    on_rank_zero(lambda: claim(config, folder, lock))
-                with report.files(run.progress.step):
-                    for name, value in header(run, why, allocator):
-                        report.line(f"{name:<12} {value}")
-                    for note in told:
-                        report.line(f"note: {note}")
-                    return _work(run)
+                return _run(config, saved, changes, trainer, spell, lock=lock, stop=stop)
             except KeyboardInterrupt:
                 if is_rank_zero():
                     print(spell(_interrupted(config, folder, stop.number)), flush=True)
                 return 128 + (stop.number or signal.SIGINT)
+
+
+def _run(
+    config: Config,
+    saved: Checkpoint | None,
+    changes: Sequence[str],
+    trainer: type[Trainer],
+    spell: Callable[[str], str],
+    *,
+    lock: RunLock,
+    stop: StopSignals,
+) -> int:
+    """Make a trainer and let it work; nothing of it is left when this function returns.
+
+    The process group ends then. If a model on several ranks outlived it, torch would wait for
+    Gloo's threads while they wait for Python.
+    """
+    folder = folder_of(config)
+    if config.writes:
+        on_rank_zero(lambda: check_free(config, folder, lock))
+    stores = _stores(config)
+    allocator = keep_memory()
+    set_threads(config.threads)
+    engine = _engine(config)
+    config, why = choose_model(config, engine.device.type)
+    report = Report(folder if config.writes else None, quiet=config.quiet, spell=spell)
+    run = trainer(config, engine, stores, folder, saved, report=report, stop=stop)
+    told = [*changes, *notes(run, saved)]
+    if config.writes:
+        on_rank_zero(lambda: claim(config, folder, lock))
+    with report.files(run.progress.step):
+        for name, value in header(run, why, allocator):
+            report.line(f"{name:<12} {value}")
+        for note in told:
+            report.line(f"note: {note}")
+        return _work(run)
 
 
 def _work(run: Trainer) -> int:

@@ -2,6 +2,8 @@
 
 import math
 import re
+import weakref
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ from helpers.stores import write_store
 
 import training
 from training.checkpoint import load
-from training.run import timing, trainer
+from training.run import start, timing, trainer
 from training.run.timing import epochs_within
 
 PAGE = (Path(__file__).parents[3] / "docs/how-to/own-model.md").read_text(encoding="utf-8")
@@ -218,3 +220,24 @@ def test_a_time_that_is_none(fit, out, text):
 def test_a_time_beside_another_length_is_refused(fit, out, other):
     said = fit("--out", out, "--time", "3m", *other, status=2).err
     assert f"--time and {other[0]} both say how long to train: give one of them" in said
+
+
+def test_no_model_is_left_when_the_process_group_ends(store_path, tmp_path, monkeypatch):
+    """On several ranks torch would wait for Gloo's threads, and they for Python."""
+    made, left = [], []
+
+    class Watched(trainer.Trainer):
+        def __init__(self, *given, **named):
+            super().__init__(*given, **named)
+            made.append(weakref.ref(self.module))
+
+    @contextmanager
+    def group(*_):
+        yield
+        left.extend(one() for one in made)
+
+    monkeypatch.setattr(start, "process_group", group)
+    given = {"stores": (str(store_path),), "out": str(tmp_path / "run"), "quiet": True}
+    assert start.start_run(given | KEYWORDS | {"epochs": 1}, trainer=Watched) == 0
+    assert len(made) == 1
+    assert left == [None]
