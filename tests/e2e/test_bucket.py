@@ -14,7 +14,7 @@ from helpers.factory import tree_digest
 from helpers.rasters import write_raster
 
 from geoprep.building.options import BuildOptions
-from geoprep.building.scene import PlannedScene, probe_scene
+from geoprep.building.scene import PlannedScene, Probed, probe_scene
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
 from geoprep.sources.cities import BUCKET, CITIES
@@ -167,7 +167,7 @@ def test_a_dry_run_reads_only_the_headers_of_remote_images(s3, tmp_path):
     never = mock.Mock(side_effect=AssertionError("read whole"))
     with mock.patch("geoprep.storage.inputs.read_object", never):
         draft = PlannedScene("a", address, None)
-        assert not probe_scene((draft, None, BuildOptions(), False)).failure
+        assert not probe_scene(Probed(draft, None, BuildOptions(), reads_inputs=False)).failure
 
 
 # Synthetic and real scenes

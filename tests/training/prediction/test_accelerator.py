@@ -303,7 +303,7 @@ def test_devices_are_named_by_number():
     assert parse_devices("cuda:1") == ["cuda:1"]
     assert parse_devices("cuda:0,cuda:1") == parse_devices("cuda:0,1") == ["cuda:0", "cuda:1"]
     for text in ("tpu", "cuda,1", "cuda:0,0", "cpu:1", "cpu,cuda:0", "cuda:", ""):
-        with pytest.raises(UsageError, match=r"`device` .*cuda:0,cuda:1 for several"):
+        with pytest.raises(UsageError, match=r"`device`.*cuda:0,cuda:1 for several"):
             parse_devices(text)
 
 
