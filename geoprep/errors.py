@@ -55,7 +55,7 @@ class UsageError(GeoprepError):
     Parameters
     ----------
     told
-        The parameter at fault, if it is a single one, and the message, which goes on from its name.
+        Name of the parameter at fault, if there is one, and the rest of the message.
 
     Examples
     --------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -47,7 +48,8 @@ class Coco:
             return None
         if not isinstance(document, dict) or not document.keys() >= _KEYS:
             return None
-        names = tuple(str(category["name"]) for category in document["categories"])
+        with _fields_named(path):
+            names = tuple(str(category["name"]) for category in document["categories"])
         return cls(path, names, document)
 
     def classes(self, text: str | None) -> str:
@@ -77,7 +79,8 @@ class Coco:
         """Draw the annotations of every image in a folder, unless it is there; return notes."""
         if not (folder / _NOTES).is_file():
             make_folder(folder.parent)
-            with TemporaryDirectory(prefix=".", dir=folder.parent) as part:
+            temporary = TemporaryDirectory(prefix=".", dir=folder.parent)
+            with temporary as part, _fields_named(self.path):
                 notes = self._draw(Path(part, "new"))
                 Path(part, "new", _NOTES).write_text(json.dumps(notes))
                 Path(part, "new").replace(folder)
@@ -123,6 +126,19 @@ class Coco:
             for key, text in texts.items()
             if counts[key]
         ]
+
+
+@contextmanager
+def _fields_named(path: Path) -> Iterator[None]:
+    """Turn the lack of a field, or a number of no image or category, into LabelError."""
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        raise LabelError(
+            f"{path}: has fields that the format of COCO does not ({error!r}), or lacks some. Each "
+            "image needs id, file_name, width and height; each annotation image_id and category_id "
+            "of the file; each category id and name"
+        ) from error
 
 
 def _draw_instances(

@@ -129,7 +129,7 @@ def _image_files(pattern: str) -> list[str]:
 
 
 def _require_no_zarr(pattern: str) -> None:
-    """Refuse folders of Zarr: its values without data are told by GDAL and xarray differently."""
+    """Refuse folders of Zarr: GDAL and xarray disagree about which of their values are nodata."""
     for path in map(Path, glob.glob(str(Path(pattern).expanduser()))):  # noqa: PTH207  as below
         if any((path / name).is_file() for name in _ZARR):
             raise SourceError(

@@ -125,6 +125,17 @@ def test_boxes_are_refused_with_the_reason(instances, tmp_path):
         gp.build_zarr(**GIVEN, classes="auto")
 
 
+def test_fields_that_are_missing_are_named(instances, tmp_path):
+    pytest.importorskip("pycocotools")
+    instances((0, 99, SQUARE, {}))
+    with pytest.raises(LabelError, match=r"instances\.json: .*KeyError\(99\).* image_id and cat"):
+        gp.build_zarr(**GIVEN, classes="auto")
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps({"images": [], "annotations": [], "categories": [{"id": 1}]}))
+    with pytest.raises(LabelError, match=r"instances\.json: .*KeyError\('name'\)"):
+        gp.build_zarr(**GIVEN, classes="auto")
+
+
 @pytest.mark.parametrize("suffix", ["txt", "xml"])
 def test_labels_of_voc_and_yolo_are_refused_with_the_reason(instances, tmp_path, suffix):
     (tmp_path / "boxes").mkdir()
