@@ -150,7 +150,8 @@ def _undertrained(standing: Standing) -> Iterator[str]:
     if len(rows) > 2 and all(falls) and late:
         yield (
             f"the loss still falls, from {before[-1]['loss']:.3g} to {last[-1]['loss']:.3g} in the "
-            f"last quarter of {len(rows)} epochs: train longer, such as `epochs` {2 * len(rows)}"
+            f"last quarter of {len(rows)} epochs: train longer, such as `epochs` {2 * len(rows)}, "
+            "or twice the `time`"
         )
 
 
@@ -163,7 +164,7 @@ def _behind(standing: Standing) -> Iterator[str]:
         ways = small * (standing.model == RESNET34_UNET) + kept * (standing.rescale == "scene")
         use = f"use {', or '.join(ways)}, " if ways else ""
         scores = f"a random forest has {forest:.3f}, the model {model:.3f}"
-        yield f"{scores}: {use}train longer (`epochs`), or take the forest"
+        yield f"{scores}: {use}train longer (`epochs` or `time`), or take the forest"
 
 
 def _only_colours(standing: Standing) -> Iterator[str]:
