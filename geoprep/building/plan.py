@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import shapely
 
 from geoprep import __version__
 from geoprep.building.options import BuildOptions
@@ -23,7 +22,6 @@ from geoprep.building.scene import (
     probe_scenes,
 )
 from geoprep.building.splits import divide
-from geoprep.crs import LONLAT
 from geoprep.errors import GeoprepError, LabelError, SourceError, UsageError
 from geoprep.executors.threads import Executor
 from geoprep.grid import MIXED_SIZES, Grid, shard_tiles
@@ -36,7 +34,7 @@ from geoprep.labels.vector_names import is_vector
 from geoprep.sources.cities import CITIES
 from geoprep.sources.scene import SourceScenes
 from geoprep.sources.stac_items import SWAPPED
-from geoprep.storage.addresses import is_remote, split_address
+from geoprep.storage.addresses import is_remote
 from geoprep.store.classes import BACKGROUND_NAME
 from geoprep.store.schema import CLASSES_SCHEMA, StoreMeta
 from geoprep.texts import counted
@@ -45,8 +43,6 @@ _COLOURS: Final = 3
 """Bands of a mask of colours."""
 _MUCH_PADDING: Final = 0.05
 _LABELS_TRIED: Final = 8
-_SAME_PLACE: Final = 0.9
-"""Share of the ground of two images that they have in common if they show one place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +113,6 @@ def make_plan(
     if not usable:
         reason = " ".join([scenes[0].failure, *swapped])
         raise SourceError(f"none of the images can be used. First: {reason}")
-    _require_own_places(usable)
     first = usable[0]
     layout = Layout.of([scene.grid for scene in scenes], len(first.band_names), options)
     rescale = _rescale_rule(options.rescale, {scene.pixels.dtype for scene in usable})
@@ -295,7 +290,7 @@ def _looks_swapped(scene: PlannedScene, options: BuildOptions) -> list[str]:
     if not scene.label or not options.raster_rule(scene.label) or options.label_speeds == "bins":
         return []
     try:
-        image, mask = map(describe, (scene.image, split_address(scene.label)[0]))
+        image, mask = map(describe, (scene.image, scene.label))
     except GeoprepError:  # the scene fails, with this reason
         return []
     bands, of_mask = (len(raster.bands) - bool(raster.alpha) for raster in (image, mask))
@@ -303,27 +298,6 @@ def _looks_swapped(scene: PlannedScene, options: BuildOptions) -> list[str]:
     if bands == 1 and of_mask not in (1, _COLOURS):
         raise SourceError(text)
     return [text] if bands == 1 < of_mask else []
-
-
-def _require_own_places(scenes: Sequence[PlannedScene]) -> None:
-    """Refuse masks that are joined by place if two images show one place: names must pair them."""
-    placed = [
-        (scene, scene.grid.outline_in(LONLAT))
-        for scene in scenes
-        if scene.grid and scene.grid.georeferenced and len(split_address(scene.label or "")) > 1
-    ]
-    shapes = np.array([shape for _, shape in placed], object)
-    for i, j in shapely.STRtree(shapes).query(shapes, "intersects").T.tolist():
-        larger = max(shapes[i].area, shapes[j].area)
-        if i < j and shapes[i].intersection(shapes[j]).area > _SAME_PLACE * larger:
-            pair = placed[i][0], placed[j][0]
-            masks = [Path(mask).name for mask in split_address(pair[0].label or "")[:2]]
-            raise SourceError(
-                f"{pair[0].id} and {pair[1].id} show one place, and no label has the name of an "
-                f"image: {pair[0].id} was compared with {' and '.join(masks)}. Give the labels the "
-                "names of their images, or a pattern as `label_name`, such as 'mask_{name}'; or "
-                "join the labels of all images to one file"
-            )
 
 
 def _require_background(

@@ -36,7 +36,7 @@ from geoprep.sources.local_copies import (
 from geoprep.sources.own_images import images_and_labels
 from geoprep.sources.scene import SourceScenes, refuse_inside
 from geoprep.sources.stac_items import is_items
-from geoprep.storage.addresses import is_remote, split_address
+from geoprep.storage.addresses import is_remote
 from geoprep.storage.versions import content_digest
 
 if TYPE_CHECKING:
@@ -261,13 +261,13 @@ def check_kinds(sources: Sequence[SourceScenes], options: BuildOptions) -> None:
     vectors = [label for label in labels if is_vector(label)]
     if masks and options.mask_rule is None and options.classes is None:
         raise UsageError(
-            f"{split_address(masks[0])[0]} is a raster that contains {mask_values(masks[0])}. For "
+            f"{masks[0]} is a raster that contains {mask_values(masks[0])}. For "
             "classes give `classes`, such as building=255; for roads `label_values`, such as 255, "
             "or the meaning of its speeds by `label_speeds`"
         )
     if len(masks) > 1 and len(set(masks)) == 1 and not is_mask_georeferenced(masks[0]):
         raise UsageError(
-            f"{split_address(masks[0])[0]} is the label of {len(masks)} images but is not "
+            f"{masks[0]} is the label of {len(masks)} images but is not "
             "georeferenced. Georeference it, or give `labels` a folder or a quoted pattern of one "
             "raster per image"
         )
@@ -281,7 +281,7 @@ def check_kinds(sources: Sequence[SourceScenes], options: BuildOptions) -> None:
         rule = options.class_rule
         if masks and rule and not any(rule.values):
             raise UsageError(
-                f"{split_address(masks[0])[0]} is a raster that contains {mask_values(masks[0])}: "
+                f"{masks[0]} is a raster that contains {mask_values(masks[0])}: "
                 f"give each class its value in `classes`, such as {rule.names[-1]}=255"
             )
     if vectors and options.mask_rule is not None:

@@ -29,7 +29,7 @@ from geoprep.imagery.scenes import OpenScene, open_scene
 from geoprep.labels.label_options import Schema
 from geoprep.labels.vector_names import vector_parts
 from geoprep.sources.scene import Scene, SourceScenes
-from geoprep.storage.addresses import is_local, shown_address, split_address
+from geoprep.storage.addresses import is_local, shown_address
 from geoprep.storage.versions import content_digest, file_states, sample_digest
 from geoprep.texts import counted
 
@@ -364,12 +364,8 @@ def label_files(label: str | None, *, raster: bool = False) -> list[str]:
     """Return the files of a label; none for a scene without label."""
     if label is None:
         return []
-    if raster:
-        return [file for address in split_address(label) for file in _raster_files(address)]
-    return [str(part) for part in vector_parts(Path(label))] if is_local(label) else [label]
-
-
-def _raster_files(label: str) -> list[str]:
+    if not raster:
+        return [str(part) for part in vector_parts(Path(label))] if is_local(label) else [label]
     try:
         return list(describe(label).files)
     except GeoprepError:  # the build reports it with the scene

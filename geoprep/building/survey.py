@@ -38,7 +38,6 @@ from geoprep.imagery.validity import (
 )
 from geoprep.labels.mask_files import SceneWindow, read_mask
 from geoprep.labels.raster_rules import UnlistedError, unlisted_error
-from geoprep.storage.addresses import split_address
 
 _MOST_STRIPS = 8
 """Largest number of strips that a task reads one after the other."""
@@ -258,7 +257,7 @@ def _with_label(plan: Plan, index: int, outcome: Outcome, totals: _Totals) -> Ou
     label = plan.scenes[index].label
     assert label is not None
     if not failure and unlisted and (rule := plan.options.class_rule):
-        failure = str(unlisted_error(split_address(label)[0], rule, unlisted))
+        failure = str(unlisted_error(label, rule, unlisted))
     if failure:
         return Outcome("failed", failure, black=outcome.black)
     return replace(outcome, notes=dict(notes))

@@ -27,7 +27,6 @@ from geoprep.imagery.description import Raster
 from geoprep.labels.raster_rules import RasterRule
 from geoprep.labels.value_tables import MaskPixels
 from geoprep.speed import NODATA
-from geoprep.storage.addresses import split_address
 from geoprep.storage.inputs import open_image
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ _MOST_PIXELS: Final = 16 << 20
 _SAME_PIXEL: Final = 0.01
 _MOST_MASKS: Final = 8
 """Masks to read for a message."""
-_MOST_DIFFERENT: Final = 0.01
-"""Share of the pixels of two masks that may differ: edges of roads that were resampled."""
 _CENTRAL: Final = 1024
 """Side of the centre of a mask that is read for a message."""
 _MARGIN: Final = 2
@@ -64,63 +61,28 @@ def read_mask(
 ) -> tuple[NDArray[np.uint8], dict[str, int]]:
     """Return the label of a window of a scene, uint8 (y, x), and remarks on it with counts.
 
-    ``label`` is the address of a raster, or of several georeferenced ones
-    (`geoprep.storage.addresses.joined`); where these overlap the first with a value counts, and
-    they are refused if they differ. ``grid`` is that of the whole scene; pixels without a raster
+    ``label`` is the address of a raster, ``grid`` that of the whole scene; pixels without a raster
     are nodata. Values are refused only where pixels of the image are ``valid`` (y, x).
     """
-    out = np.full((part.height, part.width), NODATA, np.uint8)
-    notes: dict[str, int] = {}
-    apart: list[str] = []
-    used_addresses: list[str] = []
-    addresses = split_address(label)
-    for address in addresses:
-        with _opened(address) as (dataset, raster):
-            own = raster.grid_in(grid.crs)
-            if len(addresses) > 1:
-                _require_georeference(own, grid, address, len(addresses))
-            elif _pixel_by_pixel(own, grid, address):
-                window = Window(part.col, part.row, part.width, part.height)
-                return rule.label_bytes(_pixels(dataset, raster, window), valid)
-            if all(_window_under(own, ground) is None for ground in (grid, grid.window(*part))):
-                apart.append(f"{_numbers(own.bounds)} in {own.crs[:40]}")
-                continue
-            used = out == NODATA if valid is None else valid & (out == NODATA)
-            codes, remarks = _placed(dataset, raster, rule, grid.window(*part), used)
-        both = (out != NODATA) & (codes != NODATA) & (True if valid is None else valid)
-        different = int((both & (out != codes)).sum())
-        if different > _MOST_DIFFERENT * both.sum():
+    with _opened(label) as (dataset, raster):
+        own = raster.grid_in(grid.crs)
+        if _pixel_by_pixel(own, grid, label):
+            window = Window(part.col, part.row, part.width, part.height)
+            return rule.label_bytes(_pixels(dataset, raster, window), valid)
+        onto = grid.window(*part)
+        if all(_window_under(own, ground) is None for ground in (grid, onto)):
             raise LabelError(
-                f"{address}: differs from {' and '.join(used_addresses)} in {different:,} of "
-                f"{both.sum():,} pixels. They are joined by place, as no label has the name of an "
-                "image: give them such names, or a pattern as `label_name`"
+                f"{label}: does not overlap its image; the mask is at {_numbers(own.bounds)} in "
+                f"{own.crs[:40]}, the image at {_numbers(grid.bounds)} in {grid.crs[:40]}. Check "
+                "the CRS and transform of both"
             )
-        if different:
-            remarks = {**remarks, "pixels where masks differ, the first counts": different}
-        used_addresses.append(address)
-        np.copyto(out, codes, where=out == NODATA)
-        notes = dict(Counter(notes) + Counter(remarks))
-    if len(apart) == len(addresses):
-        which = "and none of the other masks overlaps" if len(apart) > 1 else "does not overlap"
-        raise LabelError(
-            f"{addresses[0]}: {which} its image; the mask is at {apart[0]}, the image at "
-            f"{_numbers(grid.bounds)} in {grid.crs[:40]}. Check the CRS and transform of both"
-        )
-    return out, notes
-
-
-def _require_georeference(own: Grid, grid: Grid, label: str, count: int) -> None:
-    if not (grid.georeferenced and own.georeferenced):
-        raise LabelError(
-            f"{label}: one of {count} masks of all scenes; it and the images must be "
-            "georeferenced. Give one mask per image, with the name of its image"
-        )
+        used = np.ones(onto.shape, np.bool_) if valid is None else valid
+        return _placed(dataset, raster, rule, onto, used)
 
 
 def mask_values(*labels: str) -> str:
     """Return the values near the centres of masks as text, for messages."""
-    addresses = [address for label in labels for address in split_address(label)]
-    values = sorted(set[tuple[float, ...]]().union(*map(_central_values, addresses[:_MOST_MASKS])))
+    values = sorted(set[tuple[float, ...]]().union(*map(_central_values, labels[:_MOST_MASKS])))
     shown = [",".join(f"{part:g}" for part in value) for value in values[:6]]
     *first, last = [*shown, "more"] if len(values) > len(shown) else shown
     return f"{', '.join(first)} and {last}" if first else last
@@ -142,7 +104,7 @@ def unlabelled_pixels(*labels: str, tags: bool = True) -> str:
 
     ``tags``: whether nodata tags count.
     """
-    for label in [address for text in labels for address in split_address(text)][:_MOST_MASKS]:
+    for label in labels[:_MOST_MASKS]:
         with _opened(label) as (dataset, raster):
             pixels = _pixels(dataset, raster, _central(dataset))
         tagged = pixels.has(pixels.tags if tags else ())
@@ -159,7 +121,7 @@ def unlabelled_pixels(*labels: str, tags: bool = True) -> str:
 
 def is_mask_georeferenced(label: str) -> bool:
     """Return whether a mask has a georeference; a transform alone counts, in its image's CRS."""
-    with _opened(split_address(label)[0]) as (_, raster):
+    with _opened(label) as (_, raster):
         return raster.grid_in(LONLAT).georeferenced
 
 

@@ -7,8 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
-from geoprep.errors import GeoprepError, SourceError, UsageError
-from geoprep.imagery.headers import describe
+from geoprep.errors import SourceError, UsageError
 from geoprep.sources.archives import is_member, split_in_place
 from geoprep.sources.band_files import BandFiles, bands_noted, scenes_of_bands
 from geoprep.sources.label_matching import (
@@ -25,7 +24,6 @@ from geoprep.storage.addresses import (
     is_file_name,
     is_remote,
     is_web,
-    joined,
     s3_address,
 )
 from geoprep.storage.places import list_remote
@@ -184,29 +182,13 @@ def _labels_for(
     owned, orphans, said = assigned(files, images, label_name)
     if owned:
         return None, owned, orphans, said
-    if len(files) > 1 and not label_name and _are_georeferenced_rasters(files):
-        said = [
-            f"no label has the name of an image ({PurePosixPath(files[0]).name}; {images[0].id}): "
-            f"the {len(files)} rasters are joined by place"
-        ]
-        return None, {image.id: joined(files) for image in images}, [], said
     first = f" ({PurePosixPath(files[0]).name}; an image: {images[0].id})" if files else ""
     raise SourceError(
         f"`labels` {labels}: none of its {counted(len(files), 'file')} has the name of a scene"
         f"{first}. Give them the names of the images, or a pattern such as `label_name` "
-        "'mask_{name}'; give the path of one vector file for all scenes, or a `city` for "
-        "SpaceNet's names"
+        "'mask_{name}'; give the path of one file for all scenes (of masks, rio merge --nodata "
+        "VALUE FILES all.tif writes it), or a `city` for SpaceNet's names"
     )
-
-
-def _are_georeferenced_rasters(files: Sequence[str]) -> bool:
-    """Return whether files are rasters that may be tiles of one label; the first is opened."""
-    if not all(file.lower().endswith(IMAGE_SUFFIXES) for file in files):
-        return False
-    try:
-        return describe(files[0]).grid.georeferenced
-    except GeoprepError:
-        return False
 
 
 def _none_found(pattern: str, suffixes: tuple[str, ...], option: str) -> NoReturn:

@@ -11,6 +11,7 @@ import shapely
 from affine import Affine
 from helpers.factory import PLACES, Place, plan_of, texture, write_image
 from helpers.factory import write_scene as write
+from rasterio.merge import merge
 
 import geoprep as gp
 from geoprep.building.options import BuildOptions
@@ -148,53 +149,23 @@ def test_nodata_none_keeps_black_as_imagery(tmp_path, lakes):
 # --- several rasters for one mosaic -------------------------------------------------------------
 
 
-def test_georeferenced_masks_of_other_names_together_label_a_mosaic(tmp_path):
+def test_masks_of_other_names_are_refused_with_the_command_that_makes_one_file_of_them(tmp_path):
     mask = np.zeros((SIDE, SIDE, 1), np.uint8)
     mask[40:50], mask[:, 90:96] = 1, 1
     write_image(tmp_path / "mosaic.tif", texture(SIDE, SIDE), PLACE)
+    parts = []
     for number, (top, left) in enumerate(((0, 0), (0, 64), (64, 0))):  # the last quarter is missing
         place = Place(PLACE.crs, PLACE.transform * Affine.translation(left, top))
-        write_image(tmp_path / f"masks/part{number}.tif", mask[top:, left:][:64, :64], place)
-    found = images_and_labels([str(tmp_path / "mosaic.tif")], str(tmp_path / "masks"), masks=True)
+        parts.append(tmp_path / f"masks/part{number}.tif")
+        write_image(parts[-1], mask[top:, left:][:64, :64], place)
+    images = [str(tmp_path / "mosaic.tif")]
+    with pytest.raises(SourceError, match=r"has the name of a scene.* rio merge --nodata"):
+        images_and_labels(images, str(tmp_path / "masks"), masks=True)
+    merge(parts, dst_path=tmp_path / "all.tif", nodata=255)
+    found = images_and_labels(images, str(tmp_path / "all.tif"), masks=True)
     _, store = built(tmp_path, found, label_values="1")
     assert list(store.scenes.status) == ["ok"]
     tiles = store.speed(64)[:].reshape(2, 2, 64, 64).swapaxes(1, 2).reshape(SIDE, SIDE)
     expected = np.where(mask[..., 0] == 1, UNKNOWN_SPEED, 0)
     expected[64:, 64:] = 255
     np.testing.assert_array_equal(tiles, expected)
-    assert "the 3 rasters are joined by place" in found.notes[0]
-
-
-def two_masks(tmp_path, changed):
-    """Return a mosaic's scenes by two masks of its place; the second differs in some rows."""
-    for name, rows in (("part0", 10), ("part1", 10 + changed)):
-        mask = np.zeros((SIDE, SIDE, 1), np.uint8)
-        mask[:rows] = 1
-        write_image(tmp_path / f"masks/{name}.tif", mask, PLACE)
-    return images_and_labels([f"{tmp_path}/*.tif"], f"{tmp_path}/masks", masks=True)
-
-
-@pytest.mark.parametrize("shard_tiles", [1, 32])
-def test_masks_that_contradict_each_other_fail_the_scene(tmp_path, image, shard_tiles):
-    options = {"label_values": "1", "shard_tiles": shard_tiles}
-    _, store = built(tmp_path, two_masks(tmp_path, 1), **options)
-    assert store.scenes.status.tolist() == ["ok"]
-    assert store.meta.build["notes"]["pixels where masks differ, the first counts"] == SIDE
-    _, store = built(tmp_path, two_masks(tmp_path, 5), "b.zarr", **options)
-    assert store.scenes.status.tolist() == ["failed"]
-    assert "part1.tif: differs from" in store.scenes.reason[0]
-    assert f"{5 * SIDE} of " in store.scenes.reason[0]
-
-
-def test_several_images_of_one_place_need_masks_of_their_names(tmp_path, image):
-    write_image(tmp_path / "b.tif", texture(SIDE, SIDE, seed=1), PLACE)
-    with pytest.raises(SourceError, match=r"a and b show one place.* part0\.tif and part1\.tif"):
-        plan_of(two_masks(tmp_path, 0), label_values="1")
-
-
-def test_masks_of_other_names_without_georeference_are_refused(tmp_path):
-    write_image(tmp_path / "mosaic.tif", texture(SIDE, SIDE), PLACE)
-    for name in ("part0.tif", "part1.tif"):
-        write_image(tmp_path / "masks" / name, texture(8, 8, 1), Place(None, Affine.identity()))
-    with pytest.raises(SourceError, match="has the name of a scene"):
-        images_and_labels([str(tmp_path / "mosaic.tif")], str(tmp_path / "masks"), masks=True)
