@@ -34,6 +34,7 @@ from geoprep.store.scenes import scenes_in_split
 from geoprep.views.geotiff import write_sidecar
 from loaders import has_streams
 from training.engine.host import keep_memory
+from training.prediction.device_check import DeviceError
 from training.prediction.images import MOST_AT_ENDS, ImageSource, inspect_image
 from training.prediction.journal import BusyError, locked, remove_leftover
 from training.prediction.overlay import write_overlay, write_style
@@ -127,6 +128,10 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     ]
     digest = " ".join([*(content_digest(str(file)) for file in files), options.weights])
     predictor = Predictor(info, options, threshold, digest, several)
+    if runner.device.type != "cpu":
+        host = replace(options, device="cpu")
+        open_on_host = partial(open_models, host, files, options.compile, spread=several)
+        predictor = replace(predictor, on_host=lambda: open_on_host()[0])
     return PredictionJob(predictor, runner, files), header
 
 
@@ -362,7 +367,15 @@ class PredictionJob:
                 raise KeyboardInterrupt
             show(pixels)
 
-        stats = self.predictor.run(source, task.target, runner, progress)
+        try:
+            stats = self.predictor.run(source, task.target, runner, progress)
+        except DeviceError as error:
+            if self.predictor.on_host is not None:
+                self.runner = self.predictor.on_host()
+                on_host = replace(options, batch_size=1)
+                self.predictor = replace(self.predictor, options=on_host, on_host=None)
+                screen.say(f"warning: {error}: images are predicted on the host")
+            return self._predict(task, source, screen)
         if stats.discarded:
             screen.say(
                 f"note: {task.target}: an interrupted run had other options, or another device or "

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from loaders import has_streams
 from training.checkpoint import ModelInfo
 from training.prediction.area import read_area
 from training.prediction.device import Device
+from training.prediction.device_check import check_device
 from training.prediction.host import Host
 from training.prediction.images import ImageReader, ImageSource
 from training.prediction.journal import WriteJournal
@@ -95,6 +96,8 @@ class Predictor:
     threshold: float
     checkpoint: str  # hashes of the files, and which of their weights are used
     spread: bool = False  # whether the last channel and band are the spread of several models
+    on_host: Callable[[], Runner] | None = None  # the model for the host, if it runs on a device
+    checked: set[str] = field(default_factory=set, compare=False)  # runners found right
 
     def grid(self, source: ImageSource) -> WindowGrid:
         """Return the windows over an image."""
@@ -145,6 +148,8 @@ class Predictor:
         UsageError
             Another process writes this prediction, or the model's output has another shape than
             its number of channels says.
+        DeviceError
+            The device of the runner computes something else than the host.
         """
         began = time.perf_counter()
         signed = self.signature(source.name, source.version, runner)
@@ -157,7 +162,8 @@ class Predictor:
         with WriteJournal(target, signed | own) as journal:
             continued = journal.continued
             try:
-                reader = ImageReader(source, journal.folder / "valid.bits")
+                open_reader = partial(ImageReader, source, journal.folder / "valid.bits")
+                reader = open_reader()
                 if not continued:
                     reader.decide_validity()
                     limits = source.limits
@@ -177,6 +183,10 @@ class Predictor:
                     limits = np.array(journal.settled["limits"])
                     # A device has memory for the rows of one image; the host prepares the next one.
                     with runner.turns if isinstance(place, Device) else nullcontext():
+                        mask = journal.folder / "valid.bits"
+                        self._check_device(
+                            partial(ImageReader, source, mask), limits, place, runner
+                        )
                         stats = self._write_rows(reader, limits, writer, runner, place, progress)
                     reader.require_unchanged()
                     writer.finish(journal.whole, tiff_tags(source, info, names, signed))
@@ -190,6 +200,21 @@ class Predictor:
         stats.continued, stats.began, stats.discarded = continued, began, journal.discarded
         stats.seconds = time.perf_counter() - began
         return stats
+
+    def _check_device(
+        self,
+        open_reader: Callable[[], ImageReader],
+        limits: Limits,
+        place: Host | Device,
+        runner: Runner,
+    ) -> None:
+        """Compare a window of a runner on a device with the host's, once; see `check_device`."""
+        if self.on_host is None or runner.compiled or runner.description in self.checked:
+            return
+        how = self.info, self.options, self.threshold, self.spread
+        on_device, on_host = (partial(self._forward, of) for of in (runner, self.on_host()))
+        if check_device(open_reader, limits, how, (place, on_device), on_host):
+            self.checked.add(runner.description)
 
     def _write_rows(
         self,

@@ -1,5 +1,7 @@
 """Compiled parts: failing compilers; BatchNorm with ReLU compared with torch's operators."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers.steps import trainable_of
@@ -114,6 +116,15 @@ def test_training_fuses_norms_where_it_compiles_the_loss_only(mode, fused):
     prepare(trainable_of(model), engine, Config())
     assert isinstance(model.encoder.bn1, OnePassNorm) == (fused and engine.compile_mode == "loss")
     assert list(model.state_dict()) == names
+
+
+def test_training_on_an_accelerator_fuses_no_norms():
+    """Where compiling them would take 15 s; ``meta`` stands for the device."""
+    engine = choose_engine("native", "cpu", "fp32", "loss")
+    model = build_model(bands=3, channels=8)
+    prepare(trainable_of(model), replace(engine, device=torch.device("meta")), Config())
+    assert model.encoder.bn1.weight.is_meta
+    assert type(model.encoder.bn1) is nn.BatchNorm2d
 
 
 def test_a_failing_compiler_warns_once_and_the_plain_loss_is_used(monkeypatch):
