@@ -16,18 +16,19 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.common import command, machine
 from benchmarks.memory import resident
+from geoprep.building.inputs import InputFiles
 from geoprep.building.journal import Journal
 from geoprep.building.options import BuildOptions
 from geoprep.building.plan import Plan, make_plan
 from geoprep.building.records import Outcome, ShardRecord, ShardTask
 from geoprep.building.run import Histograms, finish, shard_tasks
-from geoprep.building.scene import PlannedScene, SceneInputs
+from geoprep.building.scene import Described
 from geoprep.executors.cluster import Dask
 from geoprep.executors.threads import Threads
 from geoprep.grid import Grid
@@ -45,26 +46,26 @@ STEP = SIDE * 2.7e-6
 
 
 class InventedHeaders(Threads):
-    """An executor that returns probes of invented images."""
+    """An executor that returns descriptions of invented images."""
 
     def map_unordered(
         self, function: Callable[[Any], Any], items: Iterable[Any], lost: object = None
     ) -> Iterator[Any]:
-        """Yield probes in rows northwards from the equator."""
+        """Yield scenes in rows northwards from the equator."""
         for first, some in items:
-            yield first, [_probe(i, item.scene) for i, item in enumerate(some, first)]
+            yield first, [_described(i, item[0]) for i, item in enumerate(some, first)]
 
 
-def _probe(index: int, draft: PlannedScene) -> PlannedScene:
+def _described(index: int, scene: Scene) -> Described:
     from rasterio.transform import Affine
 
     row, col = divmod(index, 1000)
     place = Affine(2.7e-6, 0, col * STEP, 0, -2.7e-6, row * STEP)
     grid = Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE)
     names = (("red",), ("green",), ("blue",))
-    inputs = SceneInputs(index + 1, index + 1, index + 1)
-    opened = OpenScene(draft.image, grid, (1, 2, 3), "uint8", (), None, True, 1, False)
-    return replace(draft, opened=opened, inputs=inputs, band_names=names)
+    inputs = InputFiles((scene.image,), 1, index + 1, index + 1, index + 1)
+    opened = OpenScene(scene.image, grid, (1, 2, 3), "uint8", (), None, True, 1, False)
+    return Described(scene.id, scene.image, scene.label, 0, inputs, opened, "", names, "")
 
 
 def plan_of(scenes: int) -> Plan:
@@ -79,9 +80,9 @@ def plan_of(scenes: int) -> Plan:
 def pretend(task: ShardTask) -> ShardRecord:
     """Return a record of the size of a real shard's, without reading pixels."""
     record = ShardRecord(task.shard)
-    tiles = sum(len(part.scene.windows) for part in task.parts)
+    tiles = sum(map(len, task.scenes))
     record.files = dict.fromkeys(task.meta.pixel_arrays(), ("0" * 32, 10**7))
-    record.scenes = {str(part.index): Outcome(limits=((0.0, 255.0),) * 3) for part in task.parts}
+    record.scenes = {str(one.index): Outcome(limits=((0.0, 255.0),) * 3) for one in task.scenes}
     record.road_fraction = record.valid_fraction = [0.5 + i / 1e5 for i in range(tiles)]
     record.histogram_band = [[1000 + i for i in range(256)] for _ in range(3)]
     record.histogram_speed = [1000 + i for i in range(256)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyproj
@@ -337,10 +339,80 @@ def tile_offsets(length: int, tile: int, overlap: int) -> tuple[int, ...]:
     return (*starts, length - tile)
 
 
-def tile_windows(shape: tuple[int, int], tile: int, overlap: int) -> list[tuple[int, int]]:
-    """Return the (row, col) of every tile of a scene, row by row."""
-    cols = tile_offsets(shape[1], tile, overlap)
-    return [(row, col) for row in tile_offsets(shape[0], tile, overlap) for col in cols]
+class SceneWindow(NamedTuple):
+    """A window of a scene in its pixels: first row and column, height and width."""
+
+    row: int
+    col: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The square windows into which a scene is cut, row by row.
+
+    The last of a row or column ends at the edge of the scene. A scene that is smaller than a window
+    has one, which extends beyond the edge. Iteration yields first row and column of every window.
+
+    Examples
+    --------
+    >>> windows = Windows((300, 600), side=256, overlap=0)
+    >>> [*windows]
+    [(0, 0), (0, 256), (0, 344), (44, 0), (44, 256), (44, 344)]
+    >>> windows.around(1, 3)
+    SceneWindow(row=0, col=256, height=256, width=344)
+    """
+
+    shape: tuple[int, int]  # of the scene, in pixels
+    side: int
+    overlap: int
+
+    @property
+    def corners(self) -> tuple[tuple[int, int], ...]:
+        """First row and column of every window."""
+        return _corners(self)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self.corners)
+
+    def __len__(self) -> int:
+        return len(self.corners)
+
+    def around(self, first: int, stop: int) -> SceneWindow:
+        """Return the smallest window around those from ``first`` on, cut at the scene's edge."""
+        rows, cols = zip(*self.corners[first:stop], strict=True)
+        bottom = min(max(rows) + self.side, self.shape[0])
+        right = min(max(cols) + self.side, self.shape[1])
+        return SceneWindow(min(rows), min(cols), bottom - min(rows), right - min(cols))
+
+    def runs(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Return runs of windows to read at once, each as its first and the one after its last.
+
+        Every row of windows is one, since the rectangle around the end of a row and the start of
+        the next contains both rows completely. Rows are joined where they overlap so much that
+        separate reading would read more pixels.
+        """
+
+        def area(first: int, stop: int) -> int:
+            around = self.around(first, stop)
+            return around.height * around.width
+
+        rows = [row for row, _ in self.corners[first:stop]]
+        breaks = [i for i in range(first + 1, stop) if rows[i - first] != rows[i - first - 1]]
+        joined: list[tuple[int, int]] = []
+        for run in pairwise([first, *breaks, stop]):
+            if joined and area(joined[-1][0], run[1]) < area(*joined[-1]) + area(*run):
+                joined[-1] = joined[-1][0], run[1]
+            else:
+                joined.append(run)
+        return joined
+
+
+@lru_cache(maxsize=1024)  # scenes of one shape share a tuple: there may be a million
+def _corners(windows: Windows) -> tuple[tuple[int, int], ...]:
+    rows, cols = (tile_offsets(length, windows.side, windows.overlap) for length in windows.shape)
+    return tuple((row, col) for row in rows for col in cols)
 
 
 def shard_tiles(tiles_per_scene: Sequence[int], preferred: int) -> int:

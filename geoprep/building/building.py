@@ -105,33 +105,24 @@ def build_zarr(
     observer = progress
     if not isinstance(observer, BuildObserver):
         observer = BuildObserver(bars=observer, messages=observer)
-    out = target.out
-    if work.dry_run and inputs.images and out is None:  # a dry run writes nothing
-        out = "dry-run.zarr"
-    address = None if out is None else os.fspath(out)
     if work.scheduler and work.workers:
         raise UsageError("workers", "are threads of this machine: leave it out with `scheduler`")
+    address = None if target.out is None else os.fspath(target.out)
+    out = address if address is None or "://" in address else Path(address)
+    if inputs.images and out is None:
+        if not work.dry_run:
+            raise UsageError("images", "needs `out`, the name of the store")
+        out = Path("dry-run.zarr")  # a dry run writes nothing
     coco = Coco.open(inputs.labels)
     if coco is not None:
         options["classes"] = coco.classes(options.get("classes"))
         options.setdefault("other", BACKGROUND_NAME)
     elif options.get("classes") == AUTO:
         raise UsageError("classes", "auto needs `labels` in the format of COCO: name the classes")
-    request = Request(
-        cities=inputs.city,
-        source=inputs.source,
-        product=inputs.product,
-        images=inputs.images,
-        asset=",".join(inputs.asset) or None,
-        labels=inputs.labels,
-        coco=coco,
-        label_name=inputs.label_name,
-        out=address if address is None or "://" in address else Path(address),
-        options=options,
-    )
     checked = BuildOptions.given(**options)
+    request = Request(inputs, checked, out, coco)
     if work.dry_run:
-        return _dry_run(request, checked, work.workers, observer)
+        return _dry_run(request, work.workers, observer)
     if request.out is not None:
         check_reachable(request.out)  # before sources that take long are read
     sources = request.find(observer)
@@ -156,14 +147,12 @@ def build_zarr(
     return Store(open_store(summary.store).reader, summary)
 
 
-def _dry_run(
-    request: Request, options: BuildOptions, workers: int | None, observer: BuildObserver
-) -> DryRun:
+def _dry_run(request: Request, workers: int | None, observer: BuildObserver) -> DryRun:
     from geoprep.building.plan import make_plan
     from geoprep.building.summary import DryRun, summarise_plan, with_mask_failures
     from geoprep.executors.threads import Threads
 
-    if rule := options.class_rule:
+    if rule := request.options.class_rule:
         texts = (", ".join(values) for values in rule.values)
         named = zip(rule.names, texts, strict=True)
         observer.note("classes: " + ", ".join(f"{n} ({v})" if v else n for n, v in named))
@@ -171,7 +160,7 @@ def _dry_run(
     if not sources.found:
         return DryRun(unknown=sources.unknown)
     threads = Threads(workers)
-    plan = make_plan(sources.found, sources.names, options, threads, read_inputs=False)
+    plan = make_plan(sources.found, sources.names, request.options, threads, read_inputs=False)
     _note(sources, plan, observer)
     return summarise_plan(with_mask_failures(plan, threads), sources)
 

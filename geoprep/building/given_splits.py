@@ -14,10 +14,10 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL, PlannedScene
+from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL, Planned
 from geoprep.crs import LONLAT, reproject
 from geoprep.errors import LabelError, UsageError
-from geoprep.grid import Grid
+from geoprep.grid import Grid, Windows
 from geoprep.store.schema import SPLITS
 
 COLUMN: Final = "split"
@@ -31,16 +31,16 @@ _FOLDERS: Final = {
 """Names of folders, in lower case, and the split of the images in them."""
 
 
-def given_splits(path: str, scenes: Sequence[PlannedScene], tile: int) -> list[tuple[int, ...]]:
+def given_splits(path: str, scenes: Sequence[Planned]) -> list[tuple[int, ...]]:
     """Return the split of every tile of every scene by a file: a list of scenes, or areas."""
     rows = _read_scene_list(path)
     if rows is None:
-        return _splits_by_area(path, scenes, tile)
+        return _splits_by_area(path, scenes)
     splits = _listed_splits(path, rows, scenes)
     return [(split,) * len(scene.windows) for scene, split in zip(scenes, splits, strict=True)]
 
 
-def _splits_by_area(path: str, scenes: Sequence[PlannedScene], tile: int) -> list[tuple[int, ...]]:
+def _splits_by_area(path: str, scenes: Sequence[Planned]) -> list[tuple[int, ...]]:
     """Return the split of the area that contains the centre of each tile.
 
     A tile that also intersects an area of another split is unused. Tiles in no area, and scenes
@@ -51,7 +51,7 @@ def _splits_by_area(path: str, scenes: Sequence[PlannedScene], tile: int) -> lis
     for scene in scenes:
         splits = np.full(len(scene.windows), rest)
         if scene.target is not None and scene.target.georeferenced:
-            ground = tile_outlines(scene.target, scene.windows, tile)
+            ground = tile_outlines(scene.target, scene.windows)
             centres = shapely.centroid(ground)
             for split, area in enumerate(areas):
                 splits[shapely.covers(area, centres)] = split
@@ -108,7 +108,7 @@ def _read_scene_list(path: str) -> list[dict[str, str]] | None:
 
 
 def _listed_splits(
-    path: str, rows: Sequence[Mapping[str, str]], scenes: Sequence[PlannedScene]
+    path: str, rows: Sequence[Mapping[str, str]], scenes: Sequence[Planned]
 ) -> list[int]:
     """Return the split of every scene by the rows of a list.
 
@@ -145,7 +145,7 @@ def _listed_splits(
     return scene_splits
 
 
-def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:
+def folder_splits(scenes: Sequence[Planned]) -> list[int]:
     """Return the split of every scene by the folder nearest to its image: train, val or test.
 
     Folders may be called training, valid, validation and testing too. Scenes in none of them are
@@ -183,15 +183,13 @@ def _split_numbers(names: Sequence[str], path: str) -> list[int]:
     return [SPLITS.index(name) for name in cleaned]
 
 
-def tile_outlines(
-    grid: Grid, windows: Sequence[tuple[int, int]], tile: int, inset: float = 0.0
-) -> NDArray[np.object_]:
+def tile_outlines(grid: Grid, windows: Windows, inset: float = 0.0) -> NDArray[np.object_]:
     """Return the outlines of tiles without padding, polygons in longitude and latitude.
 
     They are smaller by ``inset`` pixels on every side.
     """
-    first = np.array(windows, np.float64)
-    last = np.minimum(first + tile, (grid.height, grid.width))
+    first = np.array(windows.corners, np.float64)
+    last = np.minimum(first + windows.side, grid.shape)
     insets = np.minimum(inset, (last - first) / 2)
     (top, left), (bottom, right) = (first + insets).T, (last - insets).T
     corners = [(left, top), (right, top), (right, bottom), (left, bottom)]

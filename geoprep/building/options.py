@@ -125,6 +125,21 @@ class InputOptions:
         "NAME",
     )
 
+    def __post_init__(self) -> None:
+        if bool(self.city) == bool(self.images):
+            raise UsageError("give either `city` or `images` (with or without `labels`)")
+        for name, value in (("source", self.source), ("product", self.product)):
+            if self.images and value is not None:
+                raise UsageError(name, "needs `city`; `images` are found by their own paths")
+        if self.asset and not self.images:
+            raise UsageError("asset", "needs `images`, STAC items that have it")
+        if self.labels and not self.images:
+            raise UsageError("labels", "needs `images`; labels of `city` are found by their names")
+        if self.label_name and (not self.labels or "{name}" not in self.label_name):
+            raise UsageError(
+                "label_name", "needs `labels`, and {name} in it, such as 'mask_{name}'"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:

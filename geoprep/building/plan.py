@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,20 +11,14 @@ from typing import Any, Final
 import numpy as np
 
 from geoprep import __version__
+from geoprep.building.inputs import inputs_digest, with_equal_images
 from geoprep.building.options import BuildOptions
 from geoprep.building.request import check_kinds
-from geoprep.building.scene import (
-    ALL_BACKGROUND,
-    Layout,
-    PlannedScene,
-    compare_equal,
-    inputs_digest,
-    probe_scenes,
-)
+from geoprep.building.scene import ALL_BACKGROUND, Described, Planned, describe_scenes
 from geoprep.building.splits import divide
 from geoprep.errors import GeoprepError, LabelError, SourceError, UsageError
 from geoprep.executors.threads import Executor
-from geoprep.grid import MIXED_SIZES, Grid, shard_tiles
+from geoprep.grid import MIXED_SIZES, Grid, Windows, auto_tile, level_sides, shard_tiles
 from geoprep.imagery.headers import describe
 from geoprep.imagery.rescale import value_kind
 from geoprep.labels.label_options import Schema
@@ -39,6 +33,10 @@ from geoprep.store.classes import BACKGROUND_NAME
 from geoprep.store.schema import CLASSES_SCHEMA, StoreMeta
 from geoprep.texts import counted
 
+MOST_TILE_BYTES: Final = 256 << 20
+"""A tile is one chunk, which is read whole; every thread of a build holds those of a scene."""
+MOST_FINER: Final = 10
+"""Largest ratio of an image's pixel size to that of the finest level."""
 _COLOURS: Final = 3
 """Bands of a mask of colours."""
 _MUCH_PADDING: Final = 0.05
@@ -51,7 +49,7 @@ class Plan:
 
     meta: StoreMeta  # root attribute of the store, incomplete
     options: BuildOptions
-    scenes: tuple[PlannedScene, ...]  # in the order of their tiles
+    scenes: tuple[Planned, ...]  # in the order of their tiles
     tiles: int  # rows of the pixel arrays
     shared_label: str | None  # that all scenes share; None if they have labels of their own
     orphan_labels: tuple[str, ...]  # without an image
@@ -69,7 +67,7 @@ class Plan:
         start = shard * self.meta.shard_tiles
         return start, min(start + self.meta.shard_tiles, self.tiles)
 
-    def needs_survey(self, scene: PlannedScene) -> bool:
+    def needs_survey(self, scene: Planned) -> bool:
         """Return whether a scene must be surveyed before its shards are built.
 
         A scene in several shards needs the same limits and status in all of them. Limits of a
@@ -79,7 +77,7 @@ class Plan:
             return False
         return self.meta.rescale == "city" or self.in_several_shards(scene)
 
-    def in_several_shards(self, scene: PlannedScene) -> bool:
+    def in_several_shards(self, scene: Planned) -> bool:
         """Return whether a scene's tiles are in more than one shard."""
         start, last = scene.first_tile, scene.first_tile + len(scene.windows) - 1
         return start // self.meta.shard_tiles != last // self.meta.shard_tiles
@@ -95,34 +93,27 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a build, made before pixels are read.
 
-    A record of each scene is completed step by step:
-
-    1. its image's header, and the identity of its files;
-    2. its label, or the road file that all scenes share;
-    3. its tiles;
-    4. the split of every tile.
+    1. Scenes are described: by their images' headers, with the identity of their files.
+    2. The labels are checked, or the road file that all scenes share.
+    3. Scenes are planned: with their tiles, and the split of every tile.
 
     ``cities`` has one name per source: of a city, or ``custom``. Without ``read_inputs`` there is
     no digest, for a plan that is not built; images with the same bytes may then be in different
     splits.
     """
     check_kinds(sources, options)
-    scenes, band_notes = probe_scenes(sources, options, executor, read_inputs=read_inputs)
-    usable = [scene for scene in scenes if not scene.failure]
-    swapped = _looks_swapped(scenes[0], options)
+    described, notes = describe_scenes(sources, options, executor, read_inputs=read_inputs)
+    usable = [scene for scene in described if not scene.failure]
+    swapped = _looks_swapped(described[0], options)
     if not usable:
-        reason = " ".join([scenes[0].failure, *swapped])
+        reason = " ".join([described[0].failure, *swapped])
         raise SourceError(f"none of the images can be used. First: {reason}")
     first = usable[0]
-    layout = Layout.of([scene.grid for scene in scenes], len(first.band_names), options)
-    rescale = _rescale_rule(options.rescale, {scene.pixels.dtype for scene in usable})
-    units = {scene.pixels.units for scene in usable}
-    if rescale == "city" and len(units) > 1:
-        raise UsageError(
-            "rescale",
-            "city needs images of one scale and offset; these have several: use LO,HI in "
-            "the unit of the bands",
-        )
+    shapes = [_finest_shape(one.grid, options) if one.grid else None for one in described]
+    known = [shape for shape in shapes if shape is not None]
+    tile = _tile_side(known, len(first.band_names), options)
+    levels = level_sides(tile, options.levels)
+    rescale = _rescale_rule(options.rescale, usable)
     kinds = {_limits_of(rescale, scene) for scene in usable}
     labels = (scene.label for scene in usable if scene.label and is_vector(scene.label))
     # GDAL writes a file beside a compressed tar that it reads labels in.
@@ -130,54 +121,55 @@ def make_plan(
     refuse_points(own[:_LABELS_TRIED], options.speed_rule(options.schema))
     roads = open_shared_label(sources, options)
     shared_label = roads.name if roads else None
-    outside, notes = [""] * len(scenes), tuple[str, ...]()
+    outside, label_notes = [""] * len(described), list[str]()
     if roads:
-        outside, notes = check_shared_roads(roads, [scene.grid for scene in scenes])
+        outside, label_notes = check_shared_roads(roads, [scene.grid for scene in described])
         if options.class_rule and BACKGROUND_NAME not in options.class_rule.names:
             rest = "pixels outside its features have no label; if they are background, begin"
-            notes += (f"{roads.name}: {rest} `classes` with {BACKGROUND_NAME}",)
-    facts = [f"{scene.id} {scene.facts}" for scene in scenes]
-    digest = inputs_digest(facts, scenes, [shared_label, options.split_file]) if read_inputs else ""
-    scenes = compare_equal(scenes, executor)
-    empty = [scene.label is None for scene in scenes]
+            label_notes += [f"{roads.name}: {rest} `classes` with {BACKGROUND_NAME}"]
+    inputs, digest = [scene.inputs for scene in described], ""
+    if read_inputs:
+        facts = [f"{scene.id} {scene.facts}" for scene in described]
+        digest = inputs_digest(facts, inputs, [shared_label, options.split_file])
+    inputs = with_equal_images(inputs, executor)
+    empty = [scene.label is None for scene in described]
     if options.missing_label == "background":
         _require_background(empty, shared_label, options)
         what = "without a label file: background"
-        notes += (f"{counted(sum(empty), 'image')} {what}",) * any(empty)
-    tiles = 0
-    for i, scene in enumerate(scenes):  # in place: the plan of a million scenes is held once
+        label_notes += [f"{counted(sum(empty), 'image')} {what}"] * any(empty)
+    usual = Counter(known).most_common(1)[0][0]  # of images that cannot be opened
+    tiles, scenes = 0, list[Planned]()
+    for scene, files, shape, why in zip(described, inputs, shapes, outside, strict=True):
         label = scene.label or shared_label
         if label is None and options.missing_label == "background":
             label = ALL_BACKGROUND
-        own_failure = vector_label_failure(scene.label, scene.grid)
-        scene = replace(
-            layout.tiled(scene, first_tile=tiles),
-            label=label,
-            labelled=label is not None and not outside[i],
-            failure=scene.failure or outside[i] or own_failure,
+        failure = scene.failure or why or vector_label_failure(scene.label, scene.grid)
+        planned = Planned(
+            *(scene.id, scene.image, label, scene.city, files, scene.opened, failure),
             schema=_schema(cities[scene.city], options),
-            facts="",
-            band_names=(),
+            labelled=label is not None and not why,
+            windows=Windows(shape or usual, tile, options.overlap),
+            first_tile=tiles,
         )
-        scenes[i], tiles = scene, tiles + len(scene.windows)
-    splits, groups, split_notes = divide(scenes, [source.origin for source in sources], layout)
-    for i, of_scene in enumerate(splits):
-        scenes[i] = replace(scenes[i], splits=of_scene)
+        scenes.append(planned)
+        tiles += len(planned.windows)
+    splits, groups, split_notes = divide(scenes, [source.origin for source in sources], options)
+    scenes = [replace(scene, splits=own) for scene, own in zip(scenes, splits, strict=True)]
     together = defaultdict[int, list[int]](list)
     for i, group in enumerate(groups):
         together[group].append(i)
     gsd_m, size_notes = _pixel_sizes(scenes)
     if options.tile is None:
-        size_notes += _padding(scenes, layout.tile)
+        size_notes += _padding(scenes, tile)
     meta = StoreMeta(
         cities=tuple(cities),
         bands=tuple(names[0] for names in first.band_names),
         band_indexes=first.pixels.bands,
         gsd_m=gsd_m,
-        tile=layout.tile,
+        tile=tile,
         overlap=options.overlap,
         rescale=rescale,
-        levels=layout.levels,
+        levels=levels,
         shard_tiles=shard_tiles([len(scene.windows) for scene in scenes], options.shard_tiles),
         codec=options.codec,
         speed_unit="mph" if options.label_values is None and options.classes is None else "none",
@@ -199,9 +191,38 @@ def make_plan(
         tiles=tiles,
         shared_label=shared_label,
         orphan_labels=tuple(label for source in sources for label in source.orphan_labels),
-        notes=(*swapped, *band_notes, *size_notes, *notes, *split_notes),
+        notes=(*swapped, *notes, *size_notes, *label_notes, *split_notes),
         fingerprint=f"{__version__} {digest}",
     )
+
+
+def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:
+    """Return height and width of a scene in pixels of the finest level."""
+    if options.resize is not None:
+        return options.resize, options.resize
+    if options.gsd is None:
+        return grid.shape
+    finest = min(grid.gsd_m())
+    if options.gsd * MOST_FINER < finest:
+        raise UsageError(
+            "gsd",
+            f"{options.gsd:g} m is {finest / options.gsd:,.0f} times as fine as the images, "
+            f"whose pixels are {finest:.3g} m: use at least a {MOST_FINER}th of that",
+        )
+    return grid.at_gsd(options.gsd).shape
+
+
+def _tile_side(shapes: Sequence[tuple[int, int]], bands: int, options: BuildOptions) -> int:
+    """Return the side of the tiles of scenes of these shapes."""
+    divisor = 2 ** (options.levels - 1)
+    tile = options.resize or options.tile or auto_tile(shapes, options.overlap, divisor)
+    if tile**2 * bands > MOST_TILE_BYTES:
+        raise UsageError(
+            f"a tile of {tile} x {tile} pixels in {bands} bands has "
+            f"{tile**2 * bands / 2**20:,.0f} MiB, more than {MOST_TILE_BYTES >> 20} MiB: use a "
+            "smaller `tile` or `resize`"
+        )
+    return tile
 
 
 def _class_attributes(options: BuildOptions) -> dict[str, Any]:
@@ -217,7 +238,7 @@ def _class_attributes(options: BuildOptions) -> dict[str, Any]:
     }
 
 
-def _pixel_sizes(scenes: Sequence[PlannedScene]) -> tuple[tuple[float, float], list[str]]:
+def _pixel_sizes(scenes: Sequence[Planned]) -> tuple[tuple[float, float], list[str]]:
     """Return the median of the pixel sizes at the finest level in metres, x and y; and a note."""
     sizes = [(*scene.target.gsd_m(), scene.id) for scene in scenes if scene.target]
     x, y = np.median([size[:2] for size in sizes], axis=0)
@@ -236,10 +257,10 @@ def _pixel_sizes(scenes: Sequence[PlannedScene]) -> tuple[tuple[float, float], l
     ]
 
 
-def _padding(scenes: Sequence[PlannedScene], tile: int) -> list[str]:
+def _padding(scenes: Sequence[Planned], tile: int) -> list[str]:
     """Return a note on the share of padding in tiles, if there is much."""
     counts = np.array([len(scene.windows) for scene in scenes])
-    sides = np.minimum([scene.shape for scene in scenes], tile)
+    sides = np.minimum([scene.windows.shape for scene in scenes], tile)
     share = 1 - (counts * sides.prod(axis=1)).sum() / (counts.sum() * tile**2)
     if share < _MUCH_PADDING:
         return []
@@ -256,7 +277,7 @@ def _schema(city: str, options: BuildOptions) -> Schema:
     return "sn3" if CITIES[city].mission == "SN3" else "sn5"
 
 
-def _limits_of(rule: str, scene: PlannedScene) -> str:
+def _limits_of(rule: str, scene: Described) -> str:
     """Return what the limits of a rule belong to, "" for values of 8 bits or a scene's limits."""
     if rule in ("scene", "none"):
         return ""
@@ -265,8 +286,9 @@ def _limits_of(rule: str, scene: PlannedScene) -> str:
     return kind if kind != "8 bits" else ""
 
 
-def _rescale_rule(rule: str, dtypes: set[str]) -> str:
-    """Return the rule for images of these data types; UsageError if it cannot convert them."""
+def _rescale_rule(rule: str, scenes: Sequence[Described]) -> str:
+    """Return the rule for images; UsageError if it cannot convert them."""
+    dtypes = {scene.pixels.dtype for scene in scenes}
     if rule == "auto":
         return "none" if dtypes == {"uint8"} else "scene"
     names = " and ".join(sorted(dtypes, key=lambda one: (len(one), one)))
@@ -276,13 +298,19 @@ def _rescale_rule(rule: str, dtypes: set[str]) -> str:
         )
     if rule == "city" and len(dtypes) > 1:
         raise UsageError("rescale", f"city needs images of one data type; these are {names}")
+    if rule == "city" and len({scene.pixels.units for scene in scenes}) > 1:
+        raise UsageError(
+            "rescale",
+            "city needs images of one scale and offset; these have several: use LO,HI in "
+            "the unit of the bands",
+        )
     return rule
 
 
 # Checks of labels
 
 
-def _looks_swapped(scene: PlannedScene, options: BuildOptions) -> list[str]:
+def _looks_swapped(scene: Described, options: BuildOptions) -> list[str]:
     """Return a question if an image has one band, as masks have, and its mask those of colours.
 
     Raises SourceError if it has others, which no mask has.
@@ -336,7 +364,7 @@ def vector_label_failure(label: str | None, grid: Grid | None) -> str:
 
 def check_shared_roads(
     roads: LabelFile, grids: Sequence[Grid | None]
-) -> tuple[list[str], tuple[str, ...]]:
+) -> tuple[list[str], list[str]]:
     """Return per scene why a shared road file does not cover it ("" where it does), and notes."""
     if UNSELECTED in roads.table.file_notes:
         raise LabelError(f"{roads.name}: {UNSELECTED}. Check the condition and its letters")
@@ -374,4 +402,4 @@ def check_shared_roads(
     if left_out := roads.table.lineless():
         listed = ", ".join(f"{what}: {count:,}" for what, count in left_out.items())
         notes.append(f"{roads.name}: features left out ({listed})")
-    return failures, tuple(notes)
+    return failures, notes

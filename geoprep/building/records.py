@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from geoprep.building.options import BuildOptions
 from geoprep.building.plan import Plan
-from geoprep.building.scene import TRAIN, PlannedScene
+from geoprep.building.scene import Planned
 from geoprep.executors.threads import stopped
 from geoprep.store.schema import StoreMeta
 
@@ -33,26 +33,33 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class ScenePart:
-    """The tiles of one scene in one shard."""
+class SceneTiles:
+    """Some tiles of a scene: those in one shard."""
 
     index: int  # row in the scene table
-    scene: PlannedScene  # with these tiles only
-    whole: bool  # whether these are all tiles of the scene
+    scene: Planned  # without its splits
+    first: int  # of the scene's tiles
+    stop: int  # after the last
+    splits: tuple[int, ...]  # of these tiles
     surveyed: Outcome | None = None  # None if the scene needs no survey
 
     @classmethod
     def of(
-        cls, index: int, scene: PlannedScene, low: int, high: int, surveyed: Outcome | None = None
-    ) -> ScenePart:
-        """Return the tiles of a scene from ``low`` to before ``high``."""
-        part = scene.tiles(low, high)
-        return cls(index, part, len(part.windows) == len(scene.windows), surveyed)
+        cls, index: int, scene: Planned, shard: tuple[int, int], surveyed: Outcome | None
+    ) -> SceneTiles:
+        """Return the tiles of a scene in a shard, which is given by its first tile and its end."""
+        first = max(shard[0] - scene.first_tile, 0)
+        stop = min(shard[1] - scene.first_tile, len(scene.windows))
+        splits, scene = scene.splits[first:stop], replace(scene, splits=())
+        return cls(index, scene, first, stop, splits, surveyed)
+
+    def __len__(self) -> int:
+        return self.stop - self.first
 
     @property
-    def counted(self) -> tuple[bool, ...]:
-        """Whether the pixels of each tile go into the store's histograms: training tiles."""
-        return tuple(split == TRAIN for split in self.scene.splits)
+    def are_all(self) -> bool:
+        """Whether these are all tiles of the scene."""
+        return len(self) == len(self.scene.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +72,13 @@ class ShardTask:
     meta: StoreMeta
     options: BuildOptions
     shared_label: str | None
-    parts: tuple[ScenePart, ...]
+    scenes: tuple[SceneTiles, ...]
 
     @classmethod
-    def of(cls, plan: Plan, store: str, shard: int, parts: Iterable[ScenePart]) -> ShardTask:
+    def of(cls, plan: Plan, store: str, shard: int, scenes: Iterable[SceneTiles]) -> ShardTask:
         """Return the task for a shard of a plan."""
         common = plan.fingerprint, store, shard, plan.meta, plan.options, plan.shared_label
-        return cls(*common, tuple(parts))
+        return cls(*common, tuple(scenes))
 
 
 class TaskStopped(Exception):  # noqa: N818 - no error: the result is no longer needed

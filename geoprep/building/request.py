@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from geoprep.building.options import BuildOptions
+from geoprep.building.options import BuildOptions, InputOptions
 from geoprep.errors import UsageError
 from geoprep.executors.progress import counting_bar, progress_bar
 from geoprep.labels.coco_files import Coco
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 PRODUCT: Final = "PS-RGB"
 """Imagery product of a city where none is given."""
-_OF_RASTERS: Final = ("label_values", "label_speeds")
-_OF_VECTOR_CLASSES: Final = ("class_field", "layer", "where", "label_encoding")
 
 Stage = Literal["unpacking", "downloading"]
 """What is counted before a build: bytes while unpacking, else scenes."""
@@ -140,43 +138,19 @@ class Sources:
         return replace(self, found=local)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Request:
-    """The sources, target and options of a build, as they were given."""
+    """The sources of a build and its target, as they were given."""
 
-    cities: tuple[str, ...]
-    source: str | None
-    product: str | None
-    images: tuple[str, ...]
-    asset: str | None  # of STAC items; several with commas between them
-    labels: str | None
-    label_name: str | None  # pattern with {name}
-    out: str | Path | None  # a local path, or an address
-    options: dict[str, Any]
-    coco: Coco | None = None  # the labels, if they are instances in one file
-
-    def __post_init__(self) -> None:
-        if bool(self.cities) == bool(self.images):
-            raise UsageError("give either `city` or `images` (with or without `labels`)")
-        for name, value in (("source", self.source), ("product", self.product)):
-            if self.images and value is not None:
-                raise UsageError(name, "needs `city`; `images` are found by their own paths")
-        if self.asset and not self.images:
-            raise UsageError("asset", "needs `images`, STAC items that have it")
-        if self.labels and not self.images:
-            raise UsageError("labels", "needs `images`; labels of `city` are found by their names")
-        if self.label_name and (not self.labels or "{name}" not in self.label_name):
-            raise UsageError(
-                "label_name", "needs `labels`, and {name} in it, such as 'mask_{name}'"
-            )
-        if self.images and self.out is None:
-            raise UsageError("images", "needs `out`, the name of the store")
+    inputs: InputOptions
+    options: BuildOptions
+    out: str | Path | None  # a local path, or an address; None: named after the cities
+    coco: Coco | None  # the labels, if they are instances in one file
 
     def find(self, observer: BuildObserver) -> Sources:
         """Return the scenes; archives, and what else is not read in place, are local then."""
-        if self.cities:
+        if self.out is None or self.inputs.city:
             return self._find_cities(observer)
-        assert self.out is not None  # checked
         folder, said = copies_folder(self.out), set[str]()
 
         def local(pattern: str) -> str:
@@ -187,58 +161,58 @@ class Request:
                 said.add(note)
             return place
 
-        images = [pattern if is_items(pattern) else local(pattern) for pattern in self.images]
+        images = [text if is_items(text) else local(text) for text in self.inputs.images]
         if self.coco is None:
-            return self._matched(images, self.labels and local(self.labels))
+            return self._matched(images, self.inputs.labels and local(self.inputs.labels), self.out)
         masks = copy_path(str(self.coco.path.absolute()), folder)
         masks = masks.with_name(f"{masks.name}.{content_digest(str(self.coco.path))[:8]}")
         prepare_copies(folder)
         for note in self.coco.rasters(masks):
             observer.note(note)
-        return self._matched(images, f"{glob.escape(str(masks.absolute()))}/**/*.png")
+        return self._matched(images, f"{glob.escape(str(masks.absolute()))}/**/*.png", self.out)
 
     def find_in_place(self, observer: BuildObserver) -> Sources:
         """Return the scenes without unpacking or downloading; what that needs is unknown."""
-        if self.cities:
+        if self.out is None or self.inputs.city:
             return self._find_cities(observer, in_place=True)
-        given = [*self.images, *([self.labels] if self.labels else [])]
+        labels = self.inputs.labels
+        given = filter(None, [*self.inputs.images, labels])
         unknown = [text for text in given if not is_items(text) and is_read_from_copy(text)]
-        unknown += [str(self.labels)] * (self.coco is not None)
+        unknown += [str(labels)] * (self.coco is not None)
         images = [
-            pattern if is_items(pattern) else archive_in_place(pattern)
-            for pattern in self.images
-            if pattern not in unknown
+            text if is_items(text) else archive_in_place(text)
+            for text in self.inputs.images
+            if text not in unknown
         ]
-        labels = None if self.labels in unknown else self.labels and archive_in_place(self.labels)
+        labels = None if labels is None or labels in unknown else archive_in_place(labels)
         if labels and is_vector(labels) and is_member(labels):  # one file for all scenes
             unknown, labels = [*unknown, labels], None
-        sources = self._matched(images, labels)
-        return replace(
-            sources, unknown=tuple(unknown), labels_known=(labels is None) == (self.labels is None)
-        )
+        known = (labels is None) == (self.inputs.labels is None)
+        sources = self._matched(images, labels, self.out)
+        return replace(sources, unknown=tuple(unknown), labels_known=known)
 
-    def _matched(self, images: list[str], labels: str | None) -> Sources:
+    def _matched(self, images: list[str], labels: str | None, out: str | Path) -> Sources:
         """Return the scenes of a user's own images."""
-        assert self.out is not None  # checked
         if not images:
-            return Sources([], [], self.out)
-        masks = self._reads_rasters(labels)
-        asset, label_name = self.asset, self.label_name
-        found = [images_and_labels(images, labels, masks=masks, asset=asset, label_name=label_name)]
-        refuse_inside(found, self.out, [*self.images, *([self.labels] if self.labels else [])])
-        return Sources(found, ["custom"], self.out)
+            return Sources([], [], out)
+        given, masks = self.inputs, self._reads_rasters(labels)
+        asset = ",".join(given.asset) or None
+        found = images_and_labels(
+            images, labels, masks=masks, asset=asset, label_name=given.label_name
+        )
+        refuse_inside([found], out, [*filter(None, [*given.images, given.labels])])
+        return Sources([found], ["custom"], out)
 
     def _find_cities(self, observer: BuildObserver, *, in_place: bool = False) -> Sources:
-        cities = list(dict.fromkeys(get_city(name) for name in self.cities))
-        names = [city.name for city in cities]
+        cities = list(dict.fromkeys(get_city(name) for name in self.inputs.city))
+        names, source = [city.name for city in cities], self.inputs.source
         out = self.out or Path("-".join(names) + ".zarr")
-        if in_place and self.source and is_remote(self.source) and is_archive(self.source):
-            return Sources([], [], out, (self.source,))
-        product, copies = self.product or PRODUCT, None if in_place else copies_folder(out)
+        if in_place and source and is_remote(source) and is_archive(source):
+            return Sources([], [], out, (source,))
+        product, copies = self.inputs.product or PRODUCT, None if in_place else copies_folder(out)
         with observer.counting("unpacking") as report:
             found = [
-                find_scenes(city, self.source, product, copies=copies, report=report)
-                for city in cities
+                find_scenes(city, source, product, copies=copies, report=report) for city in cities
             ]
         refuse_inside(found, out)
         return Sources(found, names, out)
@@ -246,9 +220,10 @@ class Request:
     def _reads_rasters(self, labels: str | None) -> bool:
         """Return whether labels are rasters. Classes are, unless something says they are not."""
         options = self.options
-        if options.get("classes") is None or labels is None:
-            return any(options.get(name) for name in _OF_RASTERS)
-        return not (is_vector(labels) or any(options.get(name) for name in _OF_VECTOR_CLASSES))
+        if options.classes is None or labels is None:
+            return options.mask_rule is not None
+        of_vectors = options.class_field, options.layer, options.where, options.label_encoding
+        return not (is_vector(labels) or any(of_vectors))
 
 
 def check_kinds(sources: Sequence[SourceScenes], options: BuildOptions) -> None:

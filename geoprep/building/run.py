@@ -8,20 +8,20 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.building.piece import release_outlines
 from geoprep.building.plan import Plan
-from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
+from geoprep.building.records import Outcome, SceneTiles, ShardRecord, ShardTask
 from geoprep.building.request import Progress, Report
-from geoprep.building.scene import PlannedScene
+from geoprep.building.scene import Planned
 from geoprep.building.shard import build_shard
 from geoprep.building.summary import black_pixels, summarise
 from geoprep.building.survey import survey
 from geoprep.building.target import BucketTarget, DiskTarget, open_target
+from geoprep.building.tile_run import release_outlines
 from geoprep.errors import OutputError, StoreError
 from geoprep.executors.threads import Executor
 from geoprep.imagery.rows import release_rows
@@ -171,12 +171,11 @@ def shard_tasks(
     for shard in shards:
         start, stop = plan.shard_range(shard)
         first = int(np.searchsorted(firsts, start, side="right")) - 1
-        parts = []
-        for i in range(first, int(np.searchsorted(firsts, stop))):
-            scene = plan.scenes[i]
-            low, high = max(start - scene.first_tile, 0), stop - scene.first_tile
-            parts.append(ScenePart.of(i, scene, low, high, surveyed.get(i)))
-        yield ShardTask.of(plan, out, shard, parts)
+        scenes = (
+            SceneTiles.of(i, plan.scenes[i], (start, stop), surveyed.get(i))
+            for i in range(first, int(np.searchsorted(firsts, stop)))
+        )
+        yield ShardTask.of(plan, out, shard, scenes)
 
 
 # The tables of the store
@@ -193,15 +192,17 @@ def finish(
     for outcome in outcomes:
         notes.update(outcome.notes)
     meta = replace(plan.meta, build={**plan.meta.build, "notes": dict(sorted(notes.items()))})
-    ledger = {}
-    for name in plan.meta.pixel_arrays():
+    arrays: dict[str, NDArray[Any]] = {
+        "histogram/band": histograms.band,
+        f"histogram/{meta.label_array}": histograms.label,
+    }
+    if meta.has_classes:
+        class_pixels = [histograms.class_pixels[shard] for shard in range(plan.shards)]
+        arrays["class_pixels"] = np.concatenate(class_pixels)
+    for name in meta.pixel_arrays():
         digests = b"".join(bytes.fromhex(record.files[name][0]) for record in ordered)
-        ledger[name] = np.frombuffer(digests, np.uint8).reshape(len(ordered), HASH_BYTES)
-    classes = None
-    if plan.meta.has_classes:
-        classes = np.concatenate([histograms.class_pixels[shard] for shard in range(plan.shards)])
-    tables = histograms.band, histograms.label, ledger, classes
-    finish_store(out, meta, tiles, scenes, *tables)
+        arrays[f"ledger/{name}"] = np.frombuffer(digests, np.uint8).reshape(-1, HASH_BYTES)
+    finish_store(out, meta, tiles, scenes, arrays)
 
 
 def scene_outcomes(plan: Plan, ordered: Iterable[ShardRecord]) -> list[Outcome]:
@@ -230,7 +231,7 @@ def _tile_table(plan: Plan, ordered: Sequence[ShardRecord]) -> TileTable:
     )
 
 
-def _transforms(scene: PlannedScene) -> list[tuple[float, ...]]:
+def _transforms(scene: Planned) -> list[tuple[float, ...]]:
     """Return the affine of every tile of a scene, as six numbers."""
     grid = scene.target
     if grid is None:
@@ -257,7 +258,7 @@ def _scene_table(plan: Plan, outcomes: Sequence[Outcome]) -> SceneTable:
     )
 
 
-def _portable(reason: str, scene: PlannedScene) -> str:
+def _portable(reason: str, scene: Planned) -> str:
     """Return a reason without folders, since a store does not depend on where its inputs are."""
     for address in (*split_address(scene.image), *split_address(scene.label or "")):
         # Of tar://OFFSET+SIZE/folder/of.tar!/member, the folder of the archive.

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.building.options import BuildOptions
-from geoprep.building.piece import Piece, Tiles, label_tiles, pieces
-from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
+from geoprep.building.records import Outcome, SceneTiles, ShardRecord, ShardTask
+from geoprep.building.scene import TRAIN
+from geoprep.building.tile_run import TilePixels, TileRun, label_tiles
 from geoprep.errors import GeoprepError
 from geoprep.imagery.counts import TileCounts, road_share
 from geoprep.imagery.resample import render
@@ -41,15 +41,14 @@ def build_shard(task: ShardTask) -> ShardRecord:
         for name in task.meta.pixel_arrays():
             file = sink.create(shard_key(name, task.shard))
             writers[name] = ShardWriter(file, task.meta.shard_tiles, task.meta.codec)
-        for part in task.parts:
-            tiles, outcome = render_scene(part, task, record)
-            record.scenes[str(part.index)] = outcome
+        for tiles in task.scenes:
+            arrays, outcome = render_scene(tiles, task, record)
+            record.scenes[str(tiles.index)] = outcome
             with record.stage("count"):
-                ok = outcome.status == "ok"
-                counted = [ok and counts for counts in part.counted]
-                _count(tiles, task.meta, counts, record, counted)
+                counted = [outcome.status == "ok" and split == TRAIN for split in tiles.splits]
+                _count(arrays, task.meta, counts, record, counted)
             with record.stage("compress and write"):
-                for name, pixels in tiles.items():
+                for name, pixels in arrays.items():
                     for tile in pixels:
                         writers[name].add(tile)
         for name, writer in writers.items():
@@ -68,13 +67,13 @@ def build_shard(task: ShardTask) -> ShardRecord:
 
 
 def _count(
-    tiles: Tiles,
+    arrays: TilePixels,
     meta: StoreMeta,
     counts: TileCounts,
     record: ShardRecord,
     counted: Sequence[bool],
 ) -> None:
-    classes, (images, labels, *_) = len(meta.class_names), tiles.values()  # of the finest level
+    classes, (images, labels, *_) = len(meta.class_names), arrays.values()  # of the finest level
     for image, label, taken in zip(images, labels, counted, strict=True):
         per_label, valid, shades = counts.add(image, label, counted=taken)
         record.road_fraction.append(road_share(per_label, background=meta.has_background))
@@ -84,91 +83,78 @@ def _count(
             record.class_pixels.append(per_label[:classes].tolist())
 
 
-def render_scene(part: ScenePart, task: ShardTask, record: ShardRecord) -> tuple[Tiles, Outcome]:
-    """Return a scene's tiles and its outcome. Unusable input gives a status, not an exception."""
-    count = len(part.scene.windows)
-    if part.surveyed is not None and not part.surveyed.has_pixels:
-        return _blank(count, task.meta), part.surveyed
+def render_scene(
+    tiles: SceneTiles, task: ShardTask, record: ShardRecord
+) -> tuple[TilePixels, Outcome]:
+    """Return the pixels of a scene's tiles and its outcome, also for unusable input."""
+    scene, surveyed = tiles.scene, tiles.surveyed
+    if surveyed is not None and not surveyed.has_pixels:
+        return _empty(len(tiles), task.meta), surveyed
     # Filling tiles that are overwritten completely would take a tenth of the rendering time.
-    covered = min(part.scene.shape) >= task.meta.tile and part.scene.label is not None
-    tiles = (_unwritten if covered else _blank)(count, task.meta)
+    covered = min(scene.windows.shape) >= task.meta.tile and scene.label is not None
+    arrays = _empty(len(tiles), task.meta, filled=not covered)
     try:
-        outcome = _fill(tiles, part, task, record)
-        part.scene.require_unchanged()
+        outcome = _fill(arrays, tiles, task, record)
+        scene.inputs.require_unchanged()
     except (GeoprepError, OSError) as error:  # such as a network share that is lost
         named = isinstance(error, GeoprepError)
-        outcome = Outcome("failed", str(error) if named else f"{part.scene.image}: {error}")
+        outcome = Outcome("failed", str(error) if named else f"{scene.image}: {error}")
     if not outcome.has_pixels:
-        tiles = _blank(count, task.meta)
-    return tiles, outcome
+        arrays = _empty(len(tiles), task.meta)
+    return arrays, outcome
 
 
-def _fill(tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRecord) -> Outcome:
-    """Read and render a part in the pieces that `pieces` returns."""
-    notes, label = Counter[str](), part.scene.label
-    pixels = bool(task.options.classes and label and task.options.raster_rule(label))
-    with SceneRows(part.scene.pixels, part.scene.inputs) as source:
-        for run in pieces(part, task.meta.tile):
-            whole, windows = part.whole, (run.start, run.stop)
-            some = part if whole else replace(part, scene=part.scene.tiles(*windows))
-            own_tiles = {name: pixels[run] for name, pixels in tiles.items()}
-            outcome = _fill_piece(own_tiles, some, task, record, source)
-            if outcome.status == "skipped":
-                return outcome
-            add_notes(notes, outcome.notes, pixels=pixels)
-    if part.surveyed is not None and part.surveyed.notes:  # pieces overlap, its strips do not
-        notes = Counter(part.surveyed.notes)
-    return replace(outcome, notes=dict(notes))
-
-
-def _fill_piece(
-    tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRecord, source: SceneRows
-) -> Outcome:
-    with record.stage("decode"):
-        piece = Piece.read(part, task, source)
-    pixels = piece.pixels
-    record.source_bytes += pixels.values.nbytes
-    black = pixels.black_pixels if part.whole else 0
-    if part.whole and (reason := too_empty(1 - pixels.valid_pixels / pixels.area, task.options)):
-        return Outcome("skipped", reason, black=black)
-    with record.stage("limits"):
-        limits = piece.limits()
-        tables = lookup_tables(limits, pixels.values.dtype.name)
+def _fill(arrays: TilePixels, tiles: SceneTiles, task: ShardTask, record: ShardRecord) -> Outcome:
+    """Read and render the tiles: all of a scene at once, else in runs of rows."""
+    scene, notes, black = tiles.scene, Counter[str](), 0
+    of_pixels = bool(task.options.classes and scene.label and task.options.raster_rule(scene.label))
+    whole = tiles.first, tiles.stop
+    with SceneRows(scene.pixels, scene.inputs) as source:
+        for first, stop in [whole] if tiles.are_all else scene.windows.runs(*whole):
+            with record.stage("decode"):
+                run = TileRun.read(task, tiles, (first, stop), source)
+            pixels = run.pixels
+            record.source_bytes += pixels.values.nbytes
+            if tiles.are_all:
+                black = pixels.black_pixels
+                if reason := too_empty(1 - pixels.valid_pixels / pixels.area, task.options):
+                    return Outcome("skipped", reason, black=black)
+            with record.stage("limits"):
+                limits = run.limits()
+                tables = lookup_tables(limits, pixels.values.dtype.name)
+            chosen = slice(first - tiles.first, stop - tiles.first)
+            own = {name: array[chosen] for name, array in arrays.items()}
+            if scene.label is not None:
+                add_notes(notes, label_tiles(run, own, record), of_pixels=of_pixels)
+            with record.stage("render"):
+                _render_tiles(run, tables, own)
+    if tiles.surveyed is not None and tiles.surveyed.notes:  # runs overlap, its strips do not
+        notes = Counter(tiles.surveyed.notes)
+    status = ("unlabelled", "no label file") if scene.label is None else ("ok", "")
     kept = tuple((float(low), float(high)) for low, high in limits)
-    if part.scene.label is None:
-        outcome = Outcome("unlabelled", "no label file", kept, black=black)
-    else:
-        notes = label_tiles(piece, tiles, record)
-        outcome = Outcome("ok", "", kept, notes, black)
-    with record.stage("render"):
-        _render_tiles(piece, tables, tiles)
-    return outcome
+    return Outcome(*status, kept, dict(notes), black)
 
 
-def _render_tiles(piece: Piece, tables: NDArray[Any], tiles: Tiles) -> None:
+def _render_tiles(run: TileRun, tables: NDArray[Any], own: TilePixels) -> None:
     """Write the images of all tiles and levels, and nodata into their labels where they are 0."""
-    for images, labels, factor in piece.levels(tiles):
+    for images, labels, factor in run.levels(own):
         valid = np.empty(labels.shape[1:], np.uint8)
-        for image, label, window in zip(images, labels, piece.part.scene.windows, strict=True):
-            ys, xs = piece.edges(window, factor)
-            render(piece.pixels, tables, ys, xs, image, valid)
-            if piece.pixels.valid is not None:
+        for image, label, corner in zip(images, labels, run.corners, strict=True):
+            ys, xs = run.edges(corner, factor)
+            render(run.pixels, tables, ys, xs, image, valid)
+            if run.pixels.valid is not None:
                 height, width = len(ys) - 1, len(xs) - 1
                 label[:height, :width][valid[:height, :width] == 0] = NODATA
 
 
-def _blank(count: int, meta: StoreMeta) -> Tiles:
-    """Return nodata tiles: image 0, label 255."""
-    return {
-        name: np.full((count, *layout.tile_shape), layout.fill, np.uint8)
-        for name, layout in pixel_layouts(meta).items()
-    }
-
-
-def _unwritten(count: int, meta: StoreMeta) -> Tiles:
-    """Return uninitialised tiles, for scenes that fill them completely."""
-    layouts = pixel_layouts(meta).items()
-    return {name: np.empty((count, *layout.tile_shape), np.uint8) for name, layout in layouts}
+def _empty(count: int, meta: StoreMeta, *, filled: bool = True) -> TilePixels:
+    """Return tiles, ``filled`` with nodata (image 0, label 255) or uninitialised."""
+    arrays = {}
+    for name, layout in pixel_layouts(meta).items():
+        arrays[name] = np.empty((count, *layout.tile_shape), np.uint8)
+        if filled:
+            arrays[name].fill(layout.fill)
+    return arrays
 
 
 def too_empty(nodata: float, options: BuildOptions) -> str:
@@ -178,9 +164,9 @@ def too_empty(nodata: float, options: BuildOptions) -> str:
     return f"{nodata:.1%} nodata, more than --max-nodata {options.max_nodata:g}"
 
 
-def add_notes(notes: Counter[str], more: Mapping[str, int], *, pixels: bool) -> None:
-    """Add remarks on a part of a label: counts of ``pixels``, else of the whole label."""
-    if pixels:
+def add_notes(notes: Counter[str], more: Mapping[str, int], *, of_pixels: bool) -> None:
+    """Add remarks on some rows of a label: counts of pixels, or else of the whole label."""
+    if of_pixels:
         notes += Counter(more)
     else:
         notes |= Counter(more)

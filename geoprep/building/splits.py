@@ -15,9 +15,10 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from geoprep.building.given_splits import folder_splits, given_splits, tile_outlines
-from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL, Layout, PlannedScene
+from geoprep.building.options import BuildOptions
+from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL, Planned
 from geoprep.crs import METRES_PER_DEGREE, to_lonlat
-from geoprep.grid import Grid
+from geoprep.grid import Grid, Windows
 from geoprep.store.schema import SPLIT_NAMES
 
 _INSET: Final = 1.0
@@ -28,7 +29,7 @@ Splits = list[tuple[int, ...]]
 
 
 def divide(
-    scenes: Sequence[PlannedScene], origins: Sequence[str], layout: Layout
+    scenes: Sequence[Planned], origins: Sequence[str], options: BuildOptions
 ) -> tuple[Splits, list[int], tuple[str, ...]]:
     """Return the split of every tile of every scene, the scene's group, and notes for the user.
 
@@ -42,7 +43,7 @@ def divide(
     of which has blocks of its own. Later divisions keep groups together: scenes of the same bytes,
     block or folder, and those that overlap. The number of a group is that of its first scene.
     """
-    options, seen = layout.options, dict[int, int]()
+    seen = dict[int, int]()
     firsts = [
         seen.setdefault(scene.inputs.digest, i) if scene.inputs and scene.inputs.digest else i
         for i, scene in enumerate(scenes)
@@ -57,38 +58,39 @@ def divide(
     groups: list[Hashable] = [*firsts]
     drawn = ""
     if options.split_file is not None:
-        splits = given_splits(options.split_file, scenes, layout.tile)
+        splits = given_splits(options.split_file, scenes)
     elif options.split_by == "folder":
         of_folders = folder_splits(scenes)
-        drawn = _draw_val(of_folders, [scene.id for scene in first_scenes], labelled, layout)
+        drawn = _draw_val(of_folders, [scene.id for scene in first_scenes], labelled, options)
         splits = _whole(scenes, of_folders)
         groups = [PurePosixPath(scene.image).parent for scene in first_scenes]
-    elif options.split_by == "block" and any(_exceeds_block(scene, layout) for scene in scenes):
-        splits = _by_tile(scenes, areas, labelled, layout)
+    elif options.split_by == "block" and any(_exceeds_block(scene, options) for scene in scenes):
+        splits = _by_tile(scenes, areas, labelled, options)
     else:
         groups = [scene.id for scene in first_scenes]
         if options.split_by == "block":
             centres = np.concatenate([_centre(scene) for scene in first_scenes])
             groups = [*blocks(centres, areas, options.block_km)]
-        splits = _whole(scenes, _assigned(groups, labelled, layout))
-    splits = [
-        apart(scene.windows, of_scene, layout.tile)
-        for scene, of_scene in zip(scenes, splits, strict=True)
-    ]
-    notes = [drawn, _all_training(splits, layout), _equal_images(scenes, splits, firsts)]
+        splits = _whole(scenes, _assigned(groups, labelled, options))
+    splits = [apart(one.windows, own) for one, own in zip(scenes, splits, strict=True)]
+    notes = [drawn, _all_training(splits, options), _equal_images(scenes, splits, firsts)]
     overlaps = _overlapping(scenes)
     splits, note = _without_shared_ground(
-        scenes, splits, overlaps, layout.tile, removed=options.split_overlap == "unused"
+        scenes, splits, overlaps, removed=options.split_overlap == "unused"
     )
     return splits, _joined(groups, overlaps), tuple(filter(None, [*notes, note]))
 
 
-def _overlapping(scenes: Sequence[PlannedScene]) -> list[tuple[int, int]]:
+def _overlapping(scenes: Sequence[Planned]) -> list[tuple[int, int]]:
     """Return the pairs of georeferenced scenes that overlap, each both ways."""
     placed = [i for i, scene in enumerate(scenes) if scene.grid and scene.grid.georeferenced]
     if not placed:
         return []
-    whole = [_outlines(scenes[i], [(0, 0)], max(scenes[i].shape)) for i in placed]
+    shapes = [scenes[i].windows.shape for i in placed]
+    whole = [
+        _outlines(scenes[i], Windows(shape, side=max(shape), overlap=0))
+        for i, shape in zip(placed, shapes, strict=True)
+    ]
     pairs = np.array(placed)[_intersecting(np.concatenate(whole))].T.tolist()
     return [(one, other) for one, other in pairs if one != other]
 
@@ -105,40 +107,40 @@ def _joined(groups: Sequence[Hashable], overlaps: Sequence[tuple[int, int]]) -> 
     return joined
 
 
-def _whole(scenes: Sequence[PlannedScene], splits: Sequence[int]) -> Splits:
+def _whole(scenes: Sequence[Planned], splits: Sequence[int]) -> Splits:
     """Return one split for all tiles of each scene."""
     return [(split,) * len(scene.windows) for scene, split in zip(scenes, splits, strict=True)]
 
 
-def _exceeds_block(scene: PlannedScene, layout: Layout) -> bool:
+def _exceeds_block(scene: Planned, options: BuildOptions) -> bool:
     if scene.grid is None:
         return False
     x, y = scene.grid.gsd_m()
-    return max(scene.grid.width * x, scene.grid.height * y) > 1000 * layout.options.block_km
+    return max(scene.grid.width * x, scene.grid.height * y) > 1000 * options.block_km
 
 
 def _by_tile(
-    scenes: Sequence[PlannedScene],
+    scenes: Sequence[Planned],
     areas: Sequence[str],
     labelled: Sequence[bool],
-    layout: Layout,
+    options: BuildOptions,
 ) -> Splits:
     """Assign blocks of tiles to splits; smaller scenes than a block stay whole."""
     centres = [
-        _centres(scene.target, scene.windows, layout.tile)
-        if _exceeds_block(scene, layout)
+        _centres(scene.target, scene.windows.corners, scene.windows.side)
+        if _exceeds_block(scene, options)
         else np.repeat(_centre(scene), len(scene.windows), axis=0)
         for scene in scenes
     ]
     counts = [len(scene.windows) for scene in scenes]
     of_tile = np.repeat(np.array(areas, object), counts).tolist()
-    groups = blocks(np.concatenate(centres), of_tile, layout.options.block_km)
-    splits = _assigned(groups, np.repeat(labelled, counts).tolist(), layout)
+    groups = blocks(np.concatenate(centres), of_tile, options.block_km)
+    splits = _assigned(groups, np.repeat(labelled, counts).tolist(), options)
     ends = np.cumsum([0, *counts]).tolist()
     return [tuple(splits[start:stop]) for start, stop in pairwise(ends)]
 
 
-def _centre(scene: PlannedScene) -> NDArray[np.float64]:
+def _centre(scene: Planned) -> NDArray[np.float64]:
     return _centres(scene.grid, [(0, 0)], None)
 
 
@@ -186,10 +188,9 @@ def blocks(
 
 
 def _draw_val(
-    given: list[int], ids: Sequence[str], labelled: Sequence[bool], layout: Layout
+    given: list[int], ids: Sequence[str], labelled: Sequence[bool], options: BuildOptions
 ) -> str:
     """Assign scenes for training to validation, where only others are given; return a note."""
-    options = layout.options
     training = [i for i, split in enumerate(given) if split == TRAIN]
     if VAL in given or TEST not in given or not options.val:
         ignored = VAL in given and options.val != type(options).val
@@ -204,8 +205,9 @@ def _draw_val(
     )
 
 
-def _assigned(groups: Sequence[Hashable], labelled: Sequence[bool], layout: Layout) -> list[int]:
-    options = layout.options
+def _assigned(
+    groups: Sequence[Hashable], labelled: Sequence[bool], options: BuildOptions
+) -> list[int]:
     names = [str(group) for group in groups]
     splits = assign_splits(
         names, labelled, val=options.val, test=options.test, seed=options.split_seed
@@ -254,18 +256,15 @@ def assign_splits(
     return splits
 
 
-def apart(
-    windows: Sequence[tuple[int, int]], splits: tuple[int, ...], tile: int
-) -> tuple[int, ...]:
+def apart(windows: Windows, splits: tuple[int, ...]) -> tuple[int, ...]:
     """Return the splits of a scene's tiles, unused where a tile overlaps one of another split.
 
     Training tiles yield to those for validation and testing, validation tiles to those for testing.
-    ``windows`` are (row, col) of every tile.
     """
     if len(set(splits)) == 1:
         return splits
-    rows, cols = np.array(windows).T
-    boxes = np.asarray(shapely.box(cols, rows, cols + tile, rows + tile), object)
+    (rows, cols), side = np.array(windows.corners).T, windows.side
+    boxes = np.asarray(shapely.box(cols, rows, cols + side, rows + side), object)
     tiles, others = shapely.STRtree(boxes).query(boxes, predicate="overlaps")
     kept = np.array(splits)
     loses = (kept[tiles] < kept[others]) & (kept[others] != UNUSED)
@@ -274,10 +273,9 @@ def apart(
 
 
 def _without_shared_ground(
-    scenes: Sequence[PlannedScene],
+    scenes: Sequence[Planned],
     splits: Splits,
     overlaps: Sequence[tuple[int, int]],
-    tile: int,
     *,
     removed: bool,
 ) -> tuple[Splits, str]:
@@ -290,7 +288,7 @@ def _without_shared_ground(
     involved = {i for i, k in overlaps if used[i] and used[k] and len(used[i] | used[k]) > 1}
     if not involved:
         return splits, ""
-    outlines = [_outlines(scenes[i], scenes[i].windows, tile) for i in sorted(involved)]
+    outlines = [_outlines(scenes[i], scenes[i].windows) for i in sorted(involved)]
     counts = [len(splits[i]) for i in sorted(involved)]
     owners = np.repeat(sorted(involved), counts)
     numbers = np.concatenate([np.arange(count) for count in counts])
@@ -320,11 +318,9 @@ def _without_shared_ground(
     )
 
 
-def _outlines(
-    scene: PlannedScene, windows: Sequence[tuple[int, int]], side: int
-) -> NDArray[np.object_]:
+def _outlines(scene: Planned, windows: Windows) -> NDArray[np.object_]:
     assert scene.target is not None  # the callers leave others out
-    return tile_outlines(scene.target, windows, side, _INSET)
+    return tile_outlines(scene.target, windows, _INSET)
 
 
 def _intersecting(outlines: NDArray[np.object_]) -> NDArray[np.intp]:
@@ -334,7 +330,7 @@ def _intersecting(outlines: NDArray[np.object_]) -> NDArray[np.intp]:
     return np.asarray(usable[pairs])
 
 
-def _equal_images(scenes: Sequence[PlannedScene], splits: Splits, firsts: Sequence[int]) -> str:
+def _equal_images(scenes: Sequence[Planned], splits: Splits, firsts: Sequence[int]) -> str:
     """Return a note about images with equal bytes in different splits, which the user has given."""
     apart_from = [i for i, first in enumerate(firsts) if set(splits[i]) != set(splits[first])]
     if not apart_from:
@@ -346,9 +342,8 @@ def _equal_images(scenes: Sequence[PlannedScene], splits: Splits, firsts: Sequen
     )
 
 
-def _all_training(splits: Splits, layout: Layout) -> str:
+def _all_training(splits: Splits, options: BuildOptions) -> str:
     """Return a note if all tiles are for training and other splits were asked for."""
-    options = layout.options
     others = {split for of_scene in splits for split in of_scene} - {TRAIN}
     if options.split_file is not None or options.val + options.test in (0, 1) or others:
         return ""

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from geoprep.building.plan import Plan
 from geoprep.building.records import Outcome, ShardRecord
 from geoprep.building.request import Sources
-from geoprep.building.scene import PlannedScene
+from geoprep.building.scene import Planned
 from geoprep.errors import GeoprepError
 from geoprep.executors.threads import Executor
-from geoprep.labels.mask_files import SceneWindow, mask_values, read_mask, unlabelled_pixels
+from geoprep.grid import SceneWindow
+from geoprep.labels.mask_files import mask_values, read_mask, unlabelled_pixels
 from geoprep.storage.addresses import is_bucket, is_remote
 from geoprep.storage.failures import free_bytes
 from geoprep.storage.places import Files
@@ -75,7 +76,7 @@ class DryRun:
 def with_mask_failures(plan: Plan, executor: Executor) -> Plan:
     """Return a plan in which scenes fail if their local raster labels do not fit by a pixel."""
 
-    def checked(scene: PlannedScene) -> tuple[int, PlannedScene]:
+    def checked(scene: Planned) -> tuple[int, Planned]:
         rule = plan.options.raster_rule(scene.label) if scene.label else None
         if scene.label and scene.grid and rule and not (scene.failure or is_remote(scene.label)):
             try:

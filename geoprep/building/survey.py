@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ from geoprep.building.options import BuildOptions
 from geoprep.building.plan import Plan
 from geoprep.building.records import Outcome, TaskStopped
 from geoprep.building.request import Progress, Report
-from geoprep.building.scene import PlannedScene
+from geoprep.building.scene import Planned
 from geoprep.building.shard import add_notes, too_empty
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.executors.threads import Executor, stopped
+from geoprep.grid import SceneWindow
 from geoprep.imagery.counts import add_black, count_source
 from geoprep.imagery.rescale import percentile_limits
 from geoprep.imagery.rows import SceneRows, strips
@@ -36,7 +38,7 @@ from geoprep.imagery.validity import (
     strip_validity,
     write_bits,
 )
-from geoprep.labels.mask_files import SceneWindow, read_mask
+from geoprep.labels.mask_files import read_mask
 from geoprep.labels.raster_rules import UnlistedError, unlisted_error
 
 _MOST_STRIPS = 8
@@ -44,23 +46,22 @@ _MOST_STRIPS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyTask:
-    """Some rows of a scene, or of its label, to survey before its shards are built."""
+class Rows:
+    """Rows of a scene, or of its raster label, that one task looks at."""
 
-    index: int  # row in the scene table
-    scene: PlannedScene  # without its tiles
-    options: BuildOptions
-    rows: tuple[int, int]  # first, and after the last
-    whole: bool  # whether these are all, which the only shard of the scene reads again
-    failure: str = ""  # why the scene has failed already; nothing is read then
+    index: int  # of the scene in the scene table
+    scene: Planned  # without its splits
+    first: int
+    stop: int  # after the last
+    are_all: bool  # of a scene in one shard, which reads them again
     mask_file: str | None = None  # for a label: validity of the scene; None: all pixels are valid
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyRecord:
-    """Result of the survey of some rows of an image, or of its raster label."""
+class Look:
+    """What rows show."""
 
-    task: SurveyTask
+    rows: Rows
     failure: str = ""  # why they cannot be used
     pixels: int = 0
     valid: int = 0  # with imagery; without black ones of undecided meaning
@@ -70,28 +71,6 @@ class SurveyRecord:
     counts: Any = 0
     notes: dict[str, int] = field(default_factory=dict)  # remarks on the label, with counts
     unlisted: dict[str, int] = field(default_factory=dict)  # values of no class: pixels
-
-
-@dataclass(slots=True)
-class _Totals:
-    """The strips of one scene so far, without histograms, and the sum of their histograms."""
-
-    left: int
-    strips: list[SurveyRecord] = field(default_factory=list)
-    counts: Any = 0  # as in `SurveyRecord`
-
-    def add(self, record: SurveyRecord) -> None:
-        self.left -= 1
-        self.counts = self.counts + record.counts
-        self.strips.append(replace(record, counts=0))
-
-    @property
-    def failure(self) -> str:
-        return next((strip.failure for strip in self.ordered() if strip.failure), "")
-
-    def ordered(self) -> list[SurveyRecord]:
-        """Return the strips from the top: results must not depend on the order of the workers."""
-        return sorted(self.strips, key=lambda strip: strip.task.rows)
 
 
 def survey(
@@ -106,23 +85,23 @@ def survey(
     todo = [i for i in needed if i not in results]
     counts: dict[int, NDArray[np.int64]] = {}  # of the scenes of a city that can be read
     outcomes: dict[int, Outcome] = {}
-    for index, totals in _surveyed(plan, todo, executor, report=report):
-        outcome = outcomes[index] = _decided(plan, index, totals, str(journal.folder))
-        city = plan.scenes[index].city
-        if outcome.status == "ok" and of_city:
-            counts[city] = counts.get(city, 0) + totals.counts
-        elif not of_city and (outcome.status != "ok" or not _has_label_strips(plan, index)):
+    for index, looks in _looks(plan, todo, executor, survey_rows, report=report):
+        outcome, of_scene = _decided(plan, index, looks, str(journal.folder))
+        outcomes[index], city = outcome, plan.scenes[index].city
+        if of_city and outcome.status == "ok":
+            counts[city] = counts.get(city, 0) + of_scene
+        elif not of_city and not _needs_label(plan, index, outcome):
             _note(plan, journal, index, outcome)
-    if of_city:
-        for index, outcome in outcomes.items():
-            if outcome.status == "ok":
-                limits = _limits(counts[plan.scenes[index].city])
-                outcomes[index] = replace(outcome, limits=limits)
-    labelled = [i for i in outcomes if outcomes[i].status == "ok" and _has_label_strips(plan, i)]
-    for index, totals in _surveyed(plan, labelled, executor, decided=outcomes):
-        outcome = outcomes[index] = _with_label(plan, index, outcomes[index], totals)
+    for index, outcome in outcomes.items():
+        if of_city and outcome.status == "ok":
+            limits = _limits(counts[plan.scenes[index].city])
+            outcomes[index] = replace(outcome, limits=limits)
+    labelled = [index for index, outcome in outcomes.items() if _needs_label(plan, index, outcome)]
+    look = partial(survey_label, options=plan.options)
+    for index, looks in _looks(plan, labelled, executor, look, decided=outcomes):
+        outcomes[index] = _with_label(plan, index, outcomes[index], looks)
         if not of_city:
-            _note(plan, journal, index, outcome)
+            _note(plan, journal, index, outcomes[index])
     if of_city:
         for index, outcome in sorted(outcomes.items()):
             _note(plan, journal, index, outcome)
@@ -159,103 +138,103 @@ def _mask_file(folder: str, index: int) -> str:
     return f"{folder}/valid-{index}.bits"
 
 
-def _surveyed(
+def _looks(
     plan: Plan,
     indexes: Sequence[int],
     executor: Executor,
+    look: Callable[[Rows], Look],
     *,
     decided: Mapping[int, Outcome] | None = None,
     report: Report | None = None,
-) -> Iterator[tuple[int, _Totals]]:
-    """Yield scenes, or labels of scenes that are ``decided``, once their last strip is read.
+) -> Iterator[tuple[int, list[Look]]]:
+    """Yield scenes once their last row is read, with what their rows show, from the top.
 
-    Histograms of few scenes are held at a time.
+    Labels are read of scenes that are ``decided``. Histograms of few scenes are held at a time.
     """
-    survey_strip = survey_rows if decided is None else survey_label
-    open_scenes: dict[int, _Totals] = {}
-    total = sum(math.prod(_shape(plan.scenes[index])) for index in indexes)
+    looks: dict[int, list[Look]] = {}
+    left: dict[int, int] = {}  # tasks of a scene that have not ended
+    total = sum(math.prod(plan.scenes[index].pixels.grid.shape) for index in indexes)
     done = read = 0
 
-    def tasks() -> Iterator[SurveyTask]:
+    def tasks() -> Iterator[Rows]:
         for index in indexes:
-            runs = list(_runs(plan, index, executor.workers))
-            open_scenes[index] = _Totals(len(runs))
-            for run in runs:
-                if decided is None:  # another one may have failed meanwhile
-                    yield replace(run, failure=open_scenes[index].failure)
-                else:
-                    yield replace(run, mask_file=decided[index].mask_file)
+            mask_file = decided[index].mask_file if decided else None
+            tasks = [*_tasks(plan, index, executor.workers, mask_file)]
+            looks[index], left[index] = [], len(tasks)
+            yield from tasks
 
-    for record in executor.map_unordered(survey_strip, tasks()):
-        index, (first, last) = record.task.index, record.task.rows
-        open_scenes[index].add(record)
-        done += (last - first) * _shape(record.task.scene)[1]
-        read += record.source_bytes
+    for found in executor.map_unordered(look, tasks()):
+        rows, index = found.rows, found.rows.index
+        looks[index].append(found)
+        left[index] -= 1
+        done += (rows.stop - rows.first) * rows.scene.pixels.grid.width
+        read += found.source_bytes
         if report:
             report(Progress("survey", done, total, read))
-        if open_scenes[index].left == 0:
-            yield index, open_scenes.pop(index)
+        if not left[index]:
+            yield index, sorted(looks.pop(index), key=lambda one: one.rows.first)
 
 
-def _runs(plan: Plan, index: int, workers: int) -> Iterator[SurveyTask]:
+def _tasks(plan: Plan, index: int, workers: int, mask_file: str | None) -> Iterator[Rows]:
     """Yield one task for a scene in a single shard, which is read whole there too; else several.
 
     Each has some strips in a row, as many for every worker, for which the image is opened once.
     """
-    scene = plan.scenes[index]
+    scene = replace(plan.scenes[index], splits=())
     if not plan.in_several_shards(scene):
-        rows = 0, _shape(scene)[0]
-        yield SurveyTask(index, scene.tiles(0, 0), plan.options, rows, whole=True)
+        yield Rows(index, scene, 0, scene.pixels.grid.height, are_all=True)
         return
     rows_of = strips(scene.pixels)
     some = min(_MOST_STRIPS, -(-len(rows_of) // workers))
     for start in range(0, len(rows_of), some):
         run = rows_of[start : start + some]
-        rows = run[0][0], run[-1][1]
-        yield SurveyTask(index, scene.tiles(0, 0), plan.options, rows, whole=False)
+        yield Rows(index, scene, run[0][0], run[-1][1], are_all=False, mask_file=mask_file)
 
 
-def _shape(scene: PlannedScene) -> tuple[int, int]:
-    return scene.pixels.grid.shape
+def _decided(
+    plan: Plan, index: int, looks: Sequence[Look], folder: str
+) -> tuple[Outcome, NDArray[np.int64]]:
+    """Return limits and status of a scene without its label, and its histogram.
 
-
-def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
-    """Return limits and status of a scene without its label, and write its validity."""
-    if totals.failure:
-        return Outcome("failed", totals.failure)
-    totals.counts = totals.counts.toarray()
-    file, runs = None, totals.ordered()
-    validity = {row: strip for run in runs for row, strip in run.validity.items()}
-    bits, black = decide(validity, *_shape(plan.scenes[index]))
+    Its validity is written into the folder.
+    """
+    counts = np.zeros((), np.int64)
+    if failure := next((look.failure for look in looks if look.failure), ""):
+        return Outcome("failed", failure), counts
+    counts = sum(look.counts for look in looks).toarray()
+    validity = {row: strip for look in looks for row, strip in look.validity.items()}
+    bits, black = decide(validity, *plan.scenes[index].pixels.grid.shape)
     specks = sum(strip.black_pixels for strip in validity.values()) - black
-    add_black(totals.counts, specks)
-    pixels, valid = sum(run.pixels for run in runs), sum(run.valid for run in runs)
-    valid += specks
+    add_black(counts, specks)
+    pixels = sum(look.pixels for look in looks)
+    valid = sum(look.valid for look in looks) + specks
     if reason := too_empty(1 - valid / pixels, plan.options):
-        return Outcome("skipped", reason, black=black)
+        return Outcome("skipped", reason, black=black), counts
+    file = None
     if bits is not None:
         file = _mask_file(folder, index)
         write_bits(file, bits)
-    limits = _limits(totals.counts) if plan.meta.rescale == "scene" else ()
-    return Outcome(limits=limits, black=black, mask_file=file)
+    limits = _limits(counts) if plan.meta.rescale == "scene" else ()
+    return Outcome(limits=limits, black=black, mask_file=file), counts
 
 
-def _has_label_strips(plan: Plan, index: int) -> bool:
-    """Return whether a scene's label is a raster that several shards read."""
+def _needs_label(plan: Plan, index: int, outcome: Outcome) -> bool:
+    """Return whether a scene's label is a raster that several shards read, to look at too."""
     scene = plan.scenes[index]
-    if not scene.label or plan.options.raster_rule(scene.label) is None:
+    if outcome.status != "ok" or not scene.label or plan.options.raster_rule(scene.label) is None:
         return False
     return plan.in_several_shards(scene)
 
 
-def _with_label(plan: Plan, index: int, outcome: Outcome, totals: _Totals) -> Outcome:
+def _with_label(plan: Plan, index: int, outcome: Outcome, looks: Sequence[Look]) -> Outcome:
     """Return a scene with remarks on its label, or failed for all of its unlisted values."""
-    failure, unlisted, notes = totals.failure, Counter[str](), Counter[str]()
-    for strip in totals.ordered():
-        unlisted.update(strip.unlisted)
-        add_notes(notes, strip.notes, pixels=plan.options.classes is not None)
+    unlisted, notes = Counter[str](), Counter[str]()
+    for look in looks:
+        unlisted.update(look.unlisted)
+        add_notes(notes, look.notes, of_pixels=plan.options.classes is not None)
     label = plan.scenes[index].label
     assert label is not None
+    failure = next((look.failure for look in looks if look.failure), "")
     if not failure and unlisted and (rule := plan.options.class_rule):
         failure = str(unlisted_error(label, rule, unlisted))
     if failure:
@@ -270,64 +249,51 @@ def _limits(counts: NDArray[np.int64]) -> tuple[tuple[float, float], ...]:
 # The tasks
 
 
-def survey_rows(task: SurveyTask) -> SurveyRecord:
+def survey_rows(rows: Rows) -> Look:
     """Return the histogram and the validity of some rows of a scene."""
-    if stopped():
-        raise TaskStopped
-    if task.failure:
-        return SurveyRecord(task, failure=task.failure)
     from scipy.sparse import csr_array  # few builds have a survey
 
-    scene, (top, bottom) = task.scene, task.rows
-    record, counts = SurveyRecord(task), np.zeros((), np.int64)
+    scene, counts, validity = rows.scene, np.zeros((), np.int64), dict[int, StripValidity]()
+    area = valid = nbytes = 0
     try:
         with SceneRows(scene.pixels, scene.inputs) as source:
-            for first, last in strips(scene.pixels):
-                if not top <= first < bottom or (task.whole and first > top):
+            for first, stop in strips(scene.pixels):
+                if not rows.first <= first < rows.stop or (rows.are_all and first > 0):
                     continue
                 if stopped():
                     raise TaskStopped
-                if task.whole:
+                if rows.are_all:
                     pixels = source.whole()
-                    validity = {}
                 else:
-                    pixels = source.surveyed(first, last)
-                    validity = {first: strip_validity(pixels.valid, pixels.black)}
+                    pixels = source.surveyed(first, stop)
+                    validity[first] = strip_validity(pixels.valid, pixels.black)
                 counts = counts + count_source(pixels)
-                record = replace(
-                    record,
-                    pixels=record.pixels + pixels.area,
-                    valid=record.valid + pixels.valid_pixels,
-                    source_bytes=record.source_bytes + pixels.values.nbytes,
-                    validity=record.validity | validity,
-                )
+                area, valid = area + pixels.area, valid + pixels.valid_pixels
+                nbytes += pixels.values.nbytes
                 del pixels  # before the next strip is read
     except GeoprepError as error:
-        return SurveyRecord(task, failure=str(error))
-    return replace(record, counts=csr_array(counts))
+        return Look(rows, str(error))
+    return Look(rows, "", area, valid, validity, nbytes, csr_array(counts))
 
 
-def survey_label(task: SurveyTask) -> SurveyRecord:
+def survey_label(rows: Rows, options: BuildOptions) -> Look:
     """Return remarks on, or errors of, some rows of a scene's raster label.
 
     Values are errors only where pixels of the image are valid.
     """
     if stopped():
         raise TaskStopped
-    if task.failure:
-        return SurveyRecord(task, failure=task.failure)
-    scene, rows, valid = task.scene, task.rows, None
-    grid = scene.pixels.grid
-    assert scene.label is not None
-    rule = task.options.raster_rule(scene.label)
+    label, grid, valid = rows.scene.label, rows.scene.pixels.grid, None
+    assert label is not None
+    rule = options.raster_rule(label)
     assert rule is not None
-    if task.mask_file is not None:
-        cols = slice(0, grid.width)
-        valid = read_bits(task.mask_file, grid.width, slice(*rows), cols) != 0
+    if rows.mask_file is not None:
+        below = slice(rows.first, rows.stop), slice(0, grid.width)
+        valid = read_bits(rows.mask_file, grid.width, *below) != 0
     try:
-        area = SceneWindow(rows[0], 0, rows[1] - rows[0], grid.width)
-        return SurveyRecord(task, notes=read_mask(scene.label, rule, grid, area, valid)[1])
+        window = SceneWindow(rows.first, 0, rows.stop - rows.first, grid.width)
+        return Look(rows, notes=read_mask(label, rule, grid, window, valid)[1])
     except UnlistedError as error:
-        return SurveyRecord(task, unlisted=error.pixels)
+        return Look(rows, unlisted=error.pixels)
     except LabelError as error:
-        return SurveyRecord(task, failure=str(error))
+        return Look(rows, str(error))

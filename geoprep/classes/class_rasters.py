@@ -16,7 +16,7 @@ from rasterio.vrt import WarpedVRT
 from rasterio.windows import Window
 
 from geoprep.errors import ImageError, UsageError
-from geoprep.grid import Grid
+from geoprep.grid import Grid, SceneWindow
 from geoprep.imagery.description import Raster
 from geoprep.imagery.headers import describe
 from geoprep.imagery.samples import nearest_pixels
@@ -92,7 +92,7 @@ def read_classes(
     ``names`` are the classes in the order of the result. Without a ``rule`` values of masks are
     numbers in that order. ``like`` is a raster on whose grid to read, with the nearest pixels.
     """
-    from geoprep.labels.mask_files import SceneWindow, read_mask  # imports compiled loops
+    from geoprep.labels.mask_files import read_mask  # imports compiled loops
 
     if own := class_names(path):
         return _prediction(path, own, names, like)

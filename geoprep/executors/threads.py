@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from geoprep.cpus import usable_cpus
 
@@ -81,3 +81,21 @@ class Threads:
                 event.set()
                 for future in running:
                     future.cancel()
+
+
+_MOST_TOGETHER: Final = 64
+"""Largest number of items that one task of `in_batches` takes."""
+
+
+def in_batches(executor: Executor, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Return the results of many short calls in the order of the items; a task makes several."""
+    # A cluster takes milliseconds per task, whatever its size, so make about a thousand.
+    some = max(1, min(_MOST_TOGETHER, len(items) // 1000))
+    batches = ((first, items[first : first + some]) for first in range(0, len(items), some))
+    found = dict(executor.map_unordered(partial(_each, function), batches))
+    return [result for first in sorted(found) for result in found[first]]
+
+
+def _each(function: Callable[[T], R], batch: tuple[int, Sequence[T]]) -> tuple[int, list[R]]:
+    first, items = batch
+    return first, [function(item) for item in items]

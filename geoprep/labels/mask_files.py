@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from affine import Affine
@@ -22,7 +22,7 @@ from rasterio.windows import Window
 
 from geoprep.crs import LONLAT, is_geographic, turn_of
 from geoprep.errors import GeoprepError, LabelError
-from geoprep.grid import Grid
+from geoprep.grid import Grid, SceneWindow
 from geoprep.imagery.description import Raster
 from geoprep.labels.raster_rules import RasterRule
 from geoprep.labels.value_tables import MaskPixels
@@ -43,20 +43,11 @@ _MARGIN: Final = 2
 """Pixels of a mask read around a scene, as straight edges become curves in another CRS."""
 
 
-class SceneWindow(NamedTuple):
-    """A window of a scene in pixels of its image: first row and column, height and width."""
-
-    row: int
-    col: int
-    height: int
-    width: int
-
-
 def read_mask(
     label: str,
     rule: RasterRule,
     grid: Grid,
-    part: SceneWindow,
+    window: SceneWindow,
     valid: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.uint8], dict[str, int]]:
     """Return the label of a window of a scene, uint8 (y, x), and remarks on it with counts.
@@ -67,9 +58,9 @@ def read_mask(
     with _opened(label) as (dataset, raster):
         own = raster.grid_in(grid.crs)
         if _pixel_by_pixel(own, grid, label):
-            window = Window(part.col, part.row, part.width, part.height)
-            return rule.label_bytes(_pixels(dataset, raster, window), valid)
-        onto = grid.window(*part)
+            pixels = Window(window.col, window.row, window.width, window.height)
+            return rule.label_bytes(_pixels(dataset, raster, pixels), valid)
+        onto = grid.window(*window)
         if all(_window_under(own, ground) is None for ground in (grid, onto)):
             raise LabelError(
                 f"{label}: does not overlap its image; the mask is at {_numbers(own.bounds)} in "

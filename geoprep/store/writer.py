@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
@@ -59,14 +59,12 @@ def finish_store(
     meta: StoreMeta,
     tiles: TileTable,
     scenes: SceneTable,
-    histogram_band: NDArray[np.uint64],
-    histogram_label: NDArray[np.uint64],
-    ledger: dict[str, NDArray[np.uint8]],
-    class_pixels: NDArray[np.uint32] | None = None,
+    others: Mapping[str, NDArray[Any]],
 ) -> None:
     """Write the tables, then mark the store complete in one rename of its root metadata.
 
-    ``ledger`` is array name -> uint8 (shard, 16), XXH3-128 of every shard.
+    ``others`` are arrays by their path in the store: ``histogram/band``, ``ledger/650/image`` (the
+    XXH3-128 of every shard, uint8 (shard, 16)), and so on.
     """
     # A build that was killed right before its commit has left consolidated metadata.
     root = zarr.open_group(path, mode="r+", use_consolidated=False)
@@ -74,10 +72,7 @@ def finish_store(
     tables = {
         **{name: getattr(tiles, name) for name in TILE_COLUMNS},
         **{f"scenes/{name}": getattr(scenes, name) for name in SCENE_COLUMNS},
-        "histogram/band": histogram_band,
-        f"histogram/{meta.label_array}": histogram_label,
-        **({} if class_pixels is None else {"class_pixels": class_pixels}),
-        **{f"ledger/{name}": digests for name, digests in ledger.items()},
+        **others,
     }
     for name, values in tables.items():
         write_table_array(root, name, values, *columns[name])

@@ -14,10 +14,12 @@ from helpers.factory import tree_digest
 from helpers.rasters import write_raster
 
 from geoprep.building.options import BuildOptions
-from geoprep.building.scene import PlannedScene, Probed, probe_scene
+from geoprep.building.scene import describe_scene
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
+from geoprep.imagery.description import NOTHING_STATED
 from geoprep.sources.cities import BUCKET, CITIES
+from geoprep.sources.scene import Scene
 from geoprep.storage.inputs import open_header, open_image
 from geoprep.storage.places import Files
 from geoprep.store.reader import StoreReader
@@ -166,8 +168,8 @@ def test_a_dry_run_reads_only_the_headers_of_remote_images(s3, tmp_path):
         assert sum(call.args[3] - call.args[2] for call in read.mock_calls) < len(body) / 10
     never = mock.Mock(side_effect=AssertionError("read whole"))
     with mock.patch("geoprep.storage.inputs.read_object", never):
-        draft = PlannedScene("a", address, None)
-        assert not probe_scene(Probed(draft, None, BuildOptions(), reads_inputs=False)).failure
+        found = Scene("a", address, None), 0, None, NOTHING_STATED
+        assert not describe_scene(found, BuildOptions(), read_inputs=False).failure
 
 
 # Synthetic and real scenes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from geoprep.grid import tile_windows
+from geoprep.grid import Windows
 from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import scene_grid, tiles_of
 from geoprep.verify.store_check import verify
@@ -72,7 +72,7 @@ def _check_scene(store: StoreReader, index: int) -> None:
         return
     assert np.isfinite(scenes.limits[index]).all() or not with_pixels
     windows = list(zip(tiles.row[rows].tolist(), tiles.col[rows].tolist(), strict=True))
-    assert windows == tile_windows((grid.height, grid.width), side, store.meta.overlap)
+    assert windows == [*Windows(grid.shape, side, store.meta.overlap)]
     affines = [grid.window(*window, 1, 1).transform[:6] for window in windows]
     pixel = np.abs(tiles.transform[rows.start, [0, 1, 3, 4]]).max()
     np.testing.assert_allclose(tiles.transform[rows], affines, atol=1e-3 * pixel)

@@ -132,8 +132,12 @@ def write_tables(
     histogram = np.stack([np.bincount(band, minlength=256) for band in pixels.T]).astype(np.uint64)
     speeds = np.bincount(label[train].ravel(), minlength=256).astype(np.uint64)
     ledger = np.frombuffer(bytes.fromhex(digest(label.tobytes())), np.uint8)[None]
-    ledger = {f"{meta.levels[0]}/{meta.label_array}": ledger}
-    finish_store(path, meta, *tables, histogram, speeds, ledger=ledger, **counted)
+    others = {
+        "histogram/band": histogram,
+        f"histogram/{meta.label_array}": speeds,
+        f"ledger/{meta.levels[0]}/{meta.label_array}": ledger,
+    }
+    finish_store(path, meta, *tables, others | counted)
 
 
 def classes_meta(names):

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from helpers.dask import dask_cluster
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
 
-from geoprep.building import piece, run
+from geoprep.building import run, tile_run
 from geoprep.building.run import build
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
@@ -78,7 +78,7 @@ def test_all_results_are_there(executor):
 
 
 def outlines_kept():
-    return piece._slot.cache_info().currsize
+    return tile_run._slot.cache_info().currsize
 
 
 def test_outlines_of_roads_are_released_on_every_worker(executor, tmp_path):

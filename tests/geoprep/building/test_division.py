@@ -16,7 +16,7 @@ from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL
 from geoprep.building.splits import apart
 from geoprep.crs import to_lonlat
 from geoprep.errors import UsageError
-from geoprep.grid import tile_windows
+from geoprep.grid import Windows
 from geoprep.sources.scene import Scene
 from geoprep.views.facts import info
 from geoprep.views.footprints import export_footprints
@@ -49,9 +49,9 @@ def pixels_by_split(windows, splits, tile, shape):
     st.integers(0, 99),
 )
 def test_no_pixel_is_ever_in_two_splits(shape, tile, overlap, seed):
-    windows = tile_windows(shape, tile, overlap)
+    windows = Windows(shape, tile, overlap)
     splits = tuple(np.random.default_rng(seed).integers(0, 3, len(windows)).tolist())
-    kept = apart(windows, splits, tile)
+    kept = apart(windows, splits)
     seen = pixels_by_split(windows, kept, tile, shape)
     assert set(np.unique(seen)) <= {0, 1, 2, 4}
     assert all(b in (a, UNUSED) for a, b in zip(splits, kept, strict=True))

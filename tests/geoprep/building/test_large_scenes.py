@@ -18,7 +18,7 @@ from helpers.factory import (
     write_scene,
 )
 
-from geoprep.building import piece
+from geoprep.building import tile_run
 from geoprep.building.records import ShardRecord, TaskStopped
 from geoprep.building.run import build
 from geoprep.executors.threads import Threads
@@ -117,13 +117,13 @@ def test_an_interrupted_build_still_knows_where_black_is_nodata(mosaic, tmp_path
 
 def test_the_roads_of_a_scene_are_read_once(mosaic, tmp_path, monkeypatch):
     read = []
-    usual = piece.read_shapes
-    monkeypatch.setattr(piece, "read_shapes", lambda *a, **k: read.append(1) or usual(*a, **k))
+    usual = tile_run.read_shapes
+    monkeypatch.setattr(tile_run, "read_shapes", lambda *a, **k: read.append(1) or usual(*a, **k))
     store = build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
     assert len(store.tiles.row) > 3 * 5
     assert (store.tiles.road_fraction > 0).any()
     assert len(read) == 1
-    assert not piece._slot.cache_info().currsize
+    assert not tile_run._slot.cache_info().currsize
 
 
 def test_tasks_end_at_their_next_stage_when_the_build_is_left():

@@ -208,11 +208,11 @@ def test_a_source_that_changes_while_it_is_built_fails_its_scene(tmp_path, monke
     scenes = row_of_scenes(tmp_path, 2)
     plan, fill = plan_of(scenes), shard._fill
 
-    def changing(tiles, part, *rest):
-        outcome = fill(tiles, part, *rest)
-        if part.index == 1 and what == "share":
+    def changing(arrays, tiles, *rest):
+        outcome = fill(arrays, tiles, *rest)
+        if tiles.index == 1 and what == "share":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        if part.index == 1:
+        if tiles.index == 1:
             path = Path(scenes[1].label if what == "label" else scenes[1].image)
             status, data = path.stat(), path.read_bytes()
             path.write_bytes(data if what == "times" else data[:-1] + bytes([data[-1] ^ 1]))

@@ -42,7 +42,7 @@ def image(folder, name, values, place=PLACES["degrees"], **options):
 def test_resolution_and_tiling_combine(tmp_path, options, tile, shape, tiles):
     plan = plan_of(row_of_scenes(tmp_path, 2, 260), **options)
     assert plan.meta.tile == tile
-    assert plan.scenes[0].shape == shape
+    assert plan.scenes[0].windows.shape == shape
     assert len(plan.scenes[0].windows) == tiles
 
 

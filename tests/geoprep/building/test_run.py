@@ -96,7 +96,7 @@ def check_pixels(store, plan, scenes, limits=None):
             for level in store.meta.levels:
                 factor = store.meta.tile // level
                 image, present = expected_image(
-                    values, valid, planned.shape, window, store.meta.tile, factor, own
+                    values, valid, planned.windows.shape, window, store.meta.tile, factor, own
                 )
                 where = f"scene {scene.id}, window {window}, level {level}"
                 np.testing.assert_array_equal(images[level][n], image, where)
@@ -196,14 +196,14 @@ def test_a_pixel_in_the_store_is_where_it_was(tmp_path, place, options):
     for i in range(len(tiles)):
         planned = plan.scenes[tiles.scene[i]]
         stored = Affine(*tiles.transform[i])
-        scale_y = planned.grid.height / planned.shape[0]
-        scale_x = planned.grid.width / planned.shape[1]
+        scale_y = planned.grid.height / planned.windows.shape[0]
+        scale_x = planned.grid.width / planned.windows.shape[1]
         pixel = np.hypot(*np.array(planned.grid.transform)[[0, 3]])
         for x, y in [(0, 0), (13, 5), (store.meta.tile, store.meta.tile)]:
             at = ((tiles.col[i] + x) * scale_x, (tiles.row[i] + y) * scale_y)
             source = planned.grid.transform * at
             np.testing.assert_allclose(stored * (x, y), source, rtol=0, atol=1e-6 * pixel)
-        if planned.shape == (planned.grid.height, planned.grid.width):
+        if planned.windows.shape == (planned.grid.height, planned.grid.width):
             corner = planned.grid.transform * (float(tiles.col[i]), float(tiles.row[i]))
             assert stored * (0, 0) == corner, "not even the last bit differs"
         bounds = planned.grid.bounds

@@ -193,7 +193,7 @@ def test_the_layer_with_road_attributes_is_read_and_the_others_are_named(tmp_pat
     )
     assert read_shapes(path).notes == {"lanes missing": 1, "surface missing": 1, note: 1}
     file = open_label_file(path, SpeedRule())
-    assert check_shared_roads(file, [GRID]) == ([""], (f"{path}: {note}",))
+    assert check_shared_roads(file, [GRID]) == ([""], [f"{path}: {note}"])
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from rasterio.warp import Resampling, calculate_default_transform, reproject
 
 from geoprep.crs import LONLAT, transformer, turn_of
 from geoprep.errors import LabelError
-from geoprep.grid import Grid
+from geoprep.grid import Grid, SceneWindow
 from geoprep.labels import mask_files
 from geoprep.labels.downsampling import majority
-from geoprep.labels.mask_files import SceneWindow, read_mask, unlabelled_pixels
+from geoprep.labels.mask_files import read_mask, unlabelled_pixels
 from geoprep.labels.raster_rules import make_class_rule, make_mask_rule
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 
