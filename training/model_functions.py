@@ -126,7 +126,7 @@ class Model:
         out
             Folder for the predictions, one NAME.tif per image.
         progress
-            Whether to show a progress bar.
+            Whether to show a progress bar and a line per image.
         options
             Options of ``geoprep predict`` by name, such as ``overlay=True``.
 
@@ -142,7 +142,6 @@ class Model:
         >>> import training
         >>> model = training.load_model("runs/moscow", device="cpu")
         >>> (prediction,) = model.predict("scene.tif", out="predictions", progress=False)
-        predicted predictions/scene.tif: ... x ... pixels of ... x ... m ... in ... s
         >>> prediction.name
         'scene.tif'
         """

@@ -63,7 +63,7 @@ def _build(given: dict[str, Any]) -> int:
             result = geoprep.build_zarr(**given, progress=observer)
     except GeoprepError as error:  # there is no complete store: status 2
         raise UsageError(str(error)) from error
-    return _print(result, notes, as_json=as_json)
+    return _print(result, notes, as_json=as_json, quiet=quiet)
 
 
 def _observer(quiet: bool, notes: list[str]) -> BuildObserver:
@@ -77,7 +77,7 @@ def _observer(quiet: bool, notes: list[str]) -> BuildObserver:
     return Bars(bars=not quiet)
 
 
-def _print(result: geoprep.Store | DryRun, notes: list[str], *, as_json: bool) -> int:
+def _print(result: geoprep.Store | DryRun, notes: list[str], *, as_json: bool, quiet: bool) -> int:
     """Print the result of a build or of a dry run; return the exit status."""
     from geoprep.cli.progress import print_dry_run, print_summary
 
@@ -92,7 +92,7 @@ def _print(result: geoprep.Store | DryRun, notes: list[str], *, as_json: bool) -
     if as_json:
         _print_json(asdict(summary), notes)
     else:
-        print_summary(summary, notes)
+        print_summary(summary, notes, quiet=quiet)
     built = summary.statuses.get("ok", 0) + summary.statuses.get("unlabelled", 0)
     return 1 if summary.statuses.get("failed") or not built else 0
 

@@ -205,7 +205,7 @@ cli.add_command(
 
 def _export(given: dict[str, Any]) -> None:
     store, out, texts = given.pop("store"), given.pop("out"), given.pop("scenes", ())
-    by = given.pop("by", None)
+    by, quiet = given.pop("by", None), given.pop("quiet", False)
     several = any("," in text for text in texts)  # an id may have a comma too
     ids = set(map(str, geoprep.open_store(store).reader.scenes.id)) if several else set()
     lists = ([text] if text in ids else text.split(",") for text in texts)
@@ -217,14 +217,14 @@ def _export(given: dict[str, Any]) -> None:
         written = [geoprep.export_footprints(store, out, by=by, overwrite=overwrite)]
     else:
         written = geoprep.export_scenes(store, names, out, **given)
-    for path in written:
+    for path in () if quiet else written:
         click.echo(printable(f"wrote {path}"))
 
 
 cli.add_command(
     RecordCommand(
         "export",
-        (StoreArgument, ExportTarget, ExportOptions),
+        (StoreArgument, ExportTarget, ExportOptions, Quiet),
         """Export scenes as GeoTIFF, image and label, or the footprints of all.
 
         The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of

@@ -32,9 +32,12 @@ WIDEST = 10_000
 """Characters per line: longer than any scene id."""
 
 
-def print_summary(summary: Summary, notes: Sequence[str]) -> None:
-    """Print the summary of a build, its notes and its problems."""
-    console = _console(notes)
+def print_summary(summary: Summary, notes: Sequence[str], *, quiet: bool) -> None:
+    """Print the summary of a build, its notes and its problems.
+
+    If ``quiet``, scenes and files are named only if they failed, and counted otherwise.
+    """
+    console, most = _console(notes), 0 if quiet else MOST_LISTED
     if summary.state == "unchanged":
         line = f"[green]already complete[/] {escape(summary.store)}: nothing to do"
         console.print(line, markup=True)
@@ -56,13 +59,14 @@ def print_summary(summary: Summary, notes: Sequence[str]) -> None:
     )
     if "ok" in summary.statuses:  # otherwise no scene has a usable label
         unlabelled = [name for name, status, _ in summary.issues if status == "unlabelled"]
-        _print_list(console, "scenes without a label", unlabelled)
-    _print_list(console, "labels without an image", list(summary.orphan_labels))
+        _print_list(console, "scenes without a label", unlabelled, most=most)
+    _print_list(console, "labels without an image", list(summary.orphan_labels), most=most)
     black = sorted(summary.black.items(), key=lambda one: -one[1])
     _print_list(
         console,
         "scenes with black pixels that count as nodata; --nodata none keeps them as imagery",
         [f"{name}: {counted(count, 'pixel')}" for name, count in black],
+        most=most,
     )
     _print_list(
         console,
@@ -159,14 +163,21 @@ def grouped(failures: Sequence[tuple[str, str]]) -> list[str]:
     ]
 
 
-def _print_list(console: Terminal, title: str, lines: list[str], count: int | None = None) -> None:
+def _print_list(
+    console: Terminal,
+    title: str,
+    lines: list[str],
+    count: int | None = None,
+    *,
+    most: int = MOST_LISTED,
+) -> None:
     if not lines:
         return
     console.print(f"[yellow]{title}[/] ({len(lines) if count is None else count})", markup=True)
-    for line in lines[:MOST_LISTED]:
+    for line in lines[:most]:
         console.print(f"  {name_options(line)}", soft_wrap=True)
-    if len(lines) > MOST_LISTED:
-        console.print(f"  and {len(lines) - MOST_LISTED} more: see `geoprep info`, or --json")
+    if most and len(lines) > most:
+        console.print(f"  and {len(lines) - most} more: see `geoprep info`, or --json")
 
 
 def print_info(facts: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ RUN = "Run"
 class Quiet:
     """Run: of commands with a progress bar."""
 
-    quiet: bool = option(False, "Show no progress bar.")
+    quiet: bool = option(False, "Show no progress bar, and nothing per scene unless it failed.")
 
 
 @dataclass(frozen=True, kw_only=True)

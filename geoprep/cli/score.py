@@ -55,9 +55,9 @@ def _score(given: dict[str, Any]) -> None:
         plain = json.loads(json.dumps(frame.attrs), parse_constant=lambda _: None)
         click.echo(json.dumps(plain, indent=2))
     elif "pooled" in frame.attrs:
-        _print_classes(frame.attrs)
+        _print_classes(frame.attrs, quiet=quiet)
     else:
-        _print_scores(frame)
+        _print_scores(frame, quiet=quiet)
 
 
 def _table(first: str, *others: str) -> Table:
@@ -74,15 +74,15 @@ def _cells(values: Iterable[float | None]) -> list[str]:
     return ["-" if value is None or math.isnan(value) else f"{value:.3f}" for value in values]
 
 
-def _print_classes(found: Mapping[Any, Any]) -> None:
-    """Print the scores of rasters of classes."""
+def _print_classes(found: Mapping[Any, Any], *, quiet: bool) -> None:
+    """Print the scores of rasters of classes, those of each scene unless ``quiet``."""
     from geoprep.executors.terminal import Terminal
 
     titles = {"mean_iou": "mean IoU", "mean_f1": "F1", "boundary_f1": "boundary F1"}
     titles |= {f"iou_{name}": name for name in found["classes"]}
     partial = any(row["left_out"] for row in found["scenes"])
     scores = _table("scene", *titles.values(), *(["no truth"] if partial else []))
-    for row in found["scenes"]:
+    for row in () if quiet else found["scenes"]:
         scene = f"{row['scene']} ({row['note']})" if row["note"] else row["scene"]
         share = [f"{row['left_out_share']:.0%}"] if partial else []
         scores.add_row(scene, *_cells(row[name] for name in titles), *share)
@@ -114,13 +114,13 @@ _MOST_NAMED = 6
 _ROADS = re.compile(r"([0-9,]+) roads?: (.+)")
 
 
-def _print_scores(frame: pd.DataFrame) -> None:
-    """Print the scores of all scenes, whose first columns are `_COLUMNS`."""
+def _print_scores(frame: pd.DataFrame, *, quiet: bool) -> None:
+    """Print the scores, of which `_COLUMNS` are first; those of each scene unless ``quiet``."""
     from geoprep.executors.terminal import Terminal
 
     found, console = frame.attrs, Terminal()
     table = _table("scene", *_COLUMNS, "km", "")
-    for scene, *figures, truth_km, proposal_km, _ in frame.itertuples():
+    for scene, *figures, truth_km, proposal_km, _ in () if quiet else frame.itertuples():
         table.add_row(scene, *_cells(figures), f"{proposal_km:.2f}", f"{truth_km:.2f}")
     scored, timed = found["scenes_in_mean"].values()
     table.add_row(f"mean of {scored}", *_cells(found["mean"].values()), style="bold")

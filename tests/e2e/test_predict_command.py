@@ -23,7 +23,7 @@ WriteJournal.add_row = last_row
 sys.exit(main())
 """
 MODEL = "helpers.predict_cases:neighbourly"
-OPTIONS = ("--window", "96", "--overlap", "32", "--precision", "fp32", "--quiet", "--model", MODEL)
+OPTIONS = ("--window", "96", "--overlap", "32", "--precision", "fp32", "--model", MODEL)
 
 
 @pytest.mark.slow

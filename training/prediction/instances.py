@@ -80,7 +80,7 @@ def run_instances(options: PredictOptions, spell: Callable[[str], str] = str) ->
                 process.start()
         finally:
             signal.signal(signal.SIGINT, before)
-        return _watch(processes, messages, taken, begun, spell)
+        return _watch(processes, messages, taken, begun, Screen(quiet=options.quiet, spell=spell))
     finally:
         _end(processes)
 
@@ -117,11 +117,11 @@ def _watch(
     messages: Messages,
     taken: Synchronized[int],
     begun: float,
-    spell: Callable[[str], str],
+    screen: Screen,
 ) -> bool:
     """Show the progress of the processes until all have ended; return whether none failed."""
     outcomes: list[ImageOutcome] = []
-    with Screen(quiet=True, spell=spell) as screen:
+    with screen:
         while True:
             alive = any(process.is_alive() for process in processes)
             alive &= processes[0].is_alive() or taken.value > 0  # else others wait for ever

@@ -226,4 +226,4 @@ class PredictOptions(ModelOptions, ImageOptions):
         "N",
         least=1,
     )
-    quiet: bool = option(False, "No progress bar.")
+    quiet: bool = option(False, "Show no progress bar, and no line per image unless it failed.")

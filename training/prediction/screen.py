@@ -26,7 +26,8 @@ class _Megapixels(ProgressColumn):
 class Screen(Progress):
     """A progress bar for each current image, and a line for each finished one.
 
-    ``send`` takes outcomes and lines in place of the terminal.
+    If ``quiet``, images have lines only if they failed. ``send`` takes outcomes and lines in place
+    of the terminal.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Screen(Progress):
             disable=quiet,
         )
         self._lines = Terminal()
-        self._spell, self._send = spell, send or self._print
+        self._spell, self._send, self._quiet = spell, send or self._print, quiet
 
     def begin(self, target: Path, pixels: int) -> ProgressCallback:
         """Show a new bar; return its progress callback."""
@@ -62,6 +63,8 @@ class Screen(Progress):
         self._send(what)
 
     def _print(self, what: ImageOutcome | str) -> None:
+        if self._quiet and isinstance(what, ImageOutcome) and not what.error:
+            return
         line = what if isinstance(what, str) else describe(what)
         # Above the bar, if both are on a terminal.
         above = self.live.is_started and self._lines.is_terminal

@@ -71,6 +71,9 @@ def test_a_scene_without_a_label_among_others_is_listed_as_that(geoprep, scenes)
     out = geoprep(*own(scenes)).out
     assert "scenes without a label (1)\n  quay_1" in out
     assert "not built as they should be" not in out
+    quiet = geoprep(*own(scenes, "--quiet", "--overwrite")).out
+    assert "scenes without a label (1)" in quiet
+    assert "quay_1" not in quiet
 
 
 def test_a_name_that_is_no_utf8_fails_its_scene_alone_and_is_printed(geoprep, scenes):
@@ -90,6 +93,7 @@ def test_one_label_taken_for_all_scenes_is_said_and_ends_with_1(geoprep, scenes)
     out = geoprep(*command, "--out", "a.zarr", status=1).out
     assert "is the label of all 3 scenes; those that fail outside its extent: 1" in out
     assert "far: failed" in out
+    assert "far: failed" in geoprep(*command, "--out", "q.zarr", "--quiet", status=1).out
     printed = geoprep(*command, "--out", "b.zarr", "--json", status=1)
     assert json.loads(printed.out)["statuses"] == {"failed": 1, "ok": 2}
     assert "note: " in printed.err
@@ -208,7 +212,7 @@ def test_the_scenes_of_a_split_are_exported(geoprep, scenes, tmp_path):
     listed.write_text("scene,split\nquay_1,val\n*,train\n")
     given = ("--images", scenes, "--split-file", listed, "--out", "a.zarr", "--quiet")
     geoprep("build-zarr", *given)
-    geoprep("export", "a.zarr", "--split", "val", "--out", "maps")
+    assert geoprep("export", "a.zarr", "--split", "val", "--out", "maps", "--quiet").out == ""
     assert [path.name for path in (tmp_path / "maps").glob("*[0-9].tif")] == ["quay_1.tif"]
     said = geoprep("export", "a.zarr", "--split", "test", "--out", "maps", status=2).err
     assert "no scene whose tiles are all test; scenes are train; val" in said

@@ -22,7 +22,7 @@ def town(tmp_path):
 @pytest.fixture
 def given(town):
     """Return the options that score the network."""
-    return "--truth", town / "labels", "--proposal", town / "city.gpkg", "--quiet"
+    return "--truth", town / "labels", "--proposal", town / "city.gpkg"
 
 
 def run(*arguments):
@@ -45,6 +45,12 @@ def test_score_prints_a_table_or_json(given):
     assert document["settings"]["snap_m"] == 5
     assert document["mean"]["apls"] == pytest.approx(1, abs=1e-4)
     assert [scene["apls"] is None for scene in document["scenes"]] == [False, False, True]
+
+
+def test_quiet_prints_the_mean_and_no_scene(given):
+    shown = run("score", *given, "--quiet").output
+    assert "mean of 2" in shown
+    assert "aoi_7_moscow_chip2 " not in shown
 
 
 def test_scenes_with_unknown_speeds_are_left_out_of_the_mean_of_times(town):

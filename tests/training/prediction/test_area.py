@@ -106,7 +106,7 @@ def test_the_command_predicts_the_images_of_an_area(tmp_path, capsys, same_proce
     )
     box = gpd.GeoSeries([shapely.box(PLACE.c + 5, PLACE.f - 9, PLACE.c + 9, PLACE.f - 2)], crs=UTM)
     degrees = ",".join(f"{value:.7f}" for value in box.to_crs(4326).total_bounds)
-    model = ("--model", "helpers.predict_cases:pointwise", "--precision", "fp32", "--quiet")
+    model = ("--model", "helpers.predict_cases:pointwise", "--precision", "fp32")
     args = [
         str(path),
         str(near),

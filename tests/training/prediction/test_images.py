@@ -53,7 +53,7 @@ from training.prediction.screen import Screen
 from training.runners.model_files import open_model
 from training.runners.runner import NativeRunner
 
-FP32 = ("--precision", "fp32", "--quiet")
+FP32 = ("--precision", "fp32")
 BINS = ("--outputs", "all")
 MODEL = "helpers.predict_cases:"
 
@@ -371,6 +371,20 @@ def test_one_bad_image_does_not_stop_the_others(run, checkpoint, tmp_path):
     ]
     run(path, scenes / "nowhere.tif", "--allow-no-crs", "--out", tmp_path / "out", *FP32)
     assert rasterio.open(tmp_path / "out" / "nowhere.tif").crs is None
+
+
+def test_quiet_names_only_images_that_failed(run, checkpoint, tmp_path):
+    scenes = tmp_path / "scenes"
+    scenes.mkdir()
+    for name in ("a", "b"):
+        write_image(scenes / f"{name}.tif", pixels(40, 40))
+    (scenes / "text.tif").write_text("not an image")
+    options = ("--out", tmp_path / "out", *FP32, "--quiet")
+    run(checkpoint[0], scenes / "a.tif", *options)
+    text = run(checkpoint[0], scenes, *options, status=1)
+    lines = [line for line in text.splitlines() if ".tif" in line]
+    assert [line.partition("scenes/")[2].partition(":")[0] for line in lines] == ["text.tif"]
+    assert "1 predicted, 1 already complete, 1 failed" in text
 
 
 def test_invalid_options_are_refused(run, checkpoint, tmp_path):

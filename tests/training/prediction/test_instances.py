@@ -29,7 +29,7 @@ from training.prediction.screen import Screen
 
 HERE = Path(__file__).resolve().parents[2]
 OPTIONS = ("--model", FACTS.model, "--precision", "fp32", "--compile", "off", "--window", "64")
-OPTIONS += ("--overlap", "32", "--quiet")
+OPTIONS += ("--overlap", "32")
 several_cores = pytest.mark.skipif(usable_cpus() < 2, reason="one core")
 
 
