@@ -75,17 +75,6 @@ def table_mph(road_type: int, lanes: int, paved: bool) -> float:
     return mph if paved else mph * UNPAVED_FACTOR
 
 
-TABLE_SPEEDS: Final = tuple(
-    sorted(
-        {
-            table_mph(kind, lanes, paved)
-            for kind in ROAD_TYPES
-            for lanes in (1, 3)
-            for paved in (True, False)
-        }
-    )
-)
-"""All speeds of the table in mph, ascending: 15 to 65."""
 BIN_MPH: Final = tuple(BIN_WIDTH_MPH * (number + 0.5) + 0.5 for number in range(BIN_COUNT))
 """Central speed of the whole mph of every bin: 5.5, 15.5 to 65.5."""
 

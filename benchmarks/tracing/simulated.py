@@ -33,7 +33,7 @@ from geoprep.labels.burning import LabelOutlines, burn
 from geoprep.labels.label_shapes import read_shapes
 from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.centrelines.rasters import RoadRaster
-from geoprep.roads.formats.label_files import read_labels
+from geoprep.roads.formats.files import read_labels
 from geoprep.roads.network import RoadGraph
 from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
 

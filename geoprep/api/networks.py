@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from geoprep.errors import LabelError, SourceError, UsageError
+from geoprep.errors import UsageError
 from geoprep.outputs import check_outputs
 from geoprep.roads.network import RoadGraph
 
@@ -28,8 +26,6 @@ class RoadNetwork:
     ----------
     graph
         Arrays of the network, in metres.
-    crs
-        CRS of `nodes` and `edges`; None: that of the graph.
 
     Attributes
     ----------
@@ -37,14 +33,13 @@ class RoadNetwork:
         As above.
     """
 
-    def __init__(self, graph: RoadGraph, crs: str | None = None) -> None:
+    def __init__(self, graph: RoadGraph) -> None:
         self.graph = graph
-        self._crs = graph.crs if crs is None else crs
 
     @property
     def crs(self) -> str | None:
         """CRS of `nodes` and `edges`; None if the network is not georeferenced."""
-        return self._crs
+        return self.graph.crs
 
     @property
     def length_km(self) -> float:
@@ -61,7 +56,6 @@ class RoadNetwork:
 
         points = gpd.points_from_xy(*self.graph.nodes.T, crs=self.graph.crs)
         frame = gpd.GeoDataFrame(geometry=points)
-        frame = frame.to_crs(self.crs) if self.crs != self.graph.crs else frame
         frame.insert(0, "x", frame.geometry.x)
         frame.insert(1, "y", frame.geometry.y)
         frame.index.name = "node"
@@ -86,7 +80,6 @@ class RoadNetwork:
         # Parallel edges have equal ends in either direction.
         pair = pd.DataFrame(np.sort(graph.ends, axis=1), columns=["low", "high"])
         frame["key"] = pair.groupby(["low", "high"]).cumcount().to_numpy()
-        frame = frame.to_crs(self.crs) if self.crs != graph.crs else frame
         return frame.set_index(["u", "v", "key"])
 
     @classmethod
@@ -128,24 +121,15 @@ class RoadNetwork:
 
         The graph has ``crs``; nodes have ``x`` and ``y``; edges have the columns of `edges`.
         """
-        from geoprep.roads.formats.graphs import multigraph
+        import networkx as nx
 
-        nodes = self.nodes[["x", "y"]].to_numpy()
-        return multigraph(nodes, self.graph.ends, self.edges.reset_index(drop=True), self.crs)
-
-    def to_crs(self, crs: object) -> RoadNetwork:
-        """Return the network with `nodes` and `edges` in another CRS; lengths stay in metres.
-
-        Raises
-        ------
-        UsageError
-            The network is not georeferenced.
-        """
-        import pyproj
-
-        if self.graph.crs is None:
-            raise UsageError("the road network is not georeferenced, so it has no other CRS")
-        return RoadNetwork(self.graph, pyproj.CRS.from_user_input(crs).to_string())
+        graph = nx.MultiGraph(crs=self.crs)
+        graph.add_nodes_from(self.nodes[["x", "y"]].to_dict("index").items())
+        edges = self.edges.reset_index(drop=True).to_dict("records")
+        graph.add_edges_from(
+            (u, v, columns) for (u, v), columns in zip(self.graph.ends.tolist(), edges, strict=True)
+        )
+        return graph
 
     def to_file(self, path: StrPath, *, overwrite: bool = False) -> None:
         """Write the network: .gpkg, .geojson or .parquet; see `read_network`.
@@ -235,72 +219,3 @@ def read_network(path: StrPath, *, layer: str | None = None) -> RoadNetwork:
     from geoprep.roads.formats.files import read_network as read
 
     return RoadNetwork(read(path, layer=layer))
-
-
-def draw_network(
-    source: RoadNetwork | StrPath,
-    out: Path,
-    *,
-    over: StrPath | None = None,
-    pixel_size: float | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """Draw a road network or polygons, or the roads of one image of a SpaceNet table (.csv).
-
-    Parameters
-    ----------
-    source
-        A road network, its file, or a file of polygons.
-    out
-        Picture (.png, .pdf, .svg, .jpg) to write.
-    over
-        Image below them; of a table, the image whose roads are drawn.
-    pixel_size
-        Pixel size of the image in metres, if they are not georeferenced.
-    overwrite
-        Replace files that exist.
-
-    Raises
-    ------
-    UsageError
-        The image does not exist, does not overlap them, or is not in the table.
-    SourceError
-        The file cannot be read, or has neither a road network nor polygons alone.
-    """
-    from geoprep.views.network_preview import preview_network, preview_polygons
-
-    image = None if over is None else Path(over)
-    check_outputs(out, inputs=[source, image], overwrite=overwrite)
-    if image is not None and not image.exists():
-        raise UsageError("over", f"{image}: no such file; check the path")
-    size: float | tuple[float, float] | None = pixel_size
-    if isinstance(source, RoadNetwork):
-        graph = source.graph
-    elif str(source).lower().endswith(".csv"):
-        graph, size = _roads_of_image(Path(source), image, pixel_size)
-    else:
-        try:
-            graph = read_network(source).graph
-        except SourceError:
-            with suppress(LabelError):
-                return preview_polygons(Path(source), out, over=image, pixel_size_m=pixel_size)
-            raise
-    return preview_network(graph, out, over=image, pixel_size_m=size)
-
-
-def _roads_of_image(
-    table: Path, over: Path | None, pixel_size: float | None
-) -> tuple[RoadGraph, tuple[float, float]]:
-    """Return the roads of one image of a table, and its pixel size in metres (x, y)."""
-    from geoprep.roads.centrelines.opening import pixel_size_of
-    from geoprep.roads.formats.spacenet_csv import read_csv
-    from geoprep.roads.names import scene_key
-
-    if over is None:
-        raise UsageError(f"{table}: its coordinates are pixels of images. Name the image by `over`")
-    size = pixel_size_of(over, pixel_size)
-    networks = read_csv(table, pixel_size_m=size)
-    if scene_key(over.name) not in networks:
-        some = ", ".join(list(networks)[:3])
-        raise UsageError(f"{table}: has no image {scene_key(over.name)}; it has {some}")
-    return networks[scene_key(over.name)], size

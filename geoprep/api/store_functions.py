@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from geoprep.errors import UsageError
+from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.options import (
     argument,
     local_output,
@@ -19,6 +20,7 @@ from geoprep.options import (
     with_options,
     workers_option,
 )
+from geoprep.outputs import check_outputs
 
 if TYPE_CHECKING:
     from geoprep.api.networks import RoadNetwork
@@ -149,7 +151,7 @@ class PreviewOptions:
     )
     over: Path | None = option(
         None,
-        "Image to draw below roads or polygons; of a table, the image whose roads are drawn.",
+        "Image to draw below roads or polygons.",
         "IMAGE",
     )
     pixel_size: float | None = option(
@@ -166,7 +168,7 @@ class PreviewArgument:
 
     source: str = argument(
         "Store, or its path or address; or a road network, or its file (.gpkg, .geojson, .parquet, "
-        ".graphml, .osm, or a SpaceNet table .csv); or a file of polygons (.gpkg, .geojson, "
+        ".graphml, .osm); or a file of polygons (.gpkg, .geojson, "
         ".parquet), coloured by their field class.",
         "STORE|FEATURES",
     )
@@ -202,23 +204,18 @@ def preview(
     SourceError
         The road network or the polygons cannot be read.
     """
-    from geoprep.api.networks import RoadNetwork, draw_network
-    from geoprep.roads.names import ROAD_SUFFIXES
+    from geoprep.api.networks import RoadNetwork
+    from geoprep.roads.names import READ_SUFFIXES
 
     given = made(PreviewOptions, {"out": out, **options})
-    if isinstance(source, RoadNetwork) or os.fspath(source).endswith(ROAD_SUFFIXES):
+    if isinstance(source, RoadNetwork) or os.fspath(source).endswith(READ_SUFFIXES):
         if given.scenes or given.level is not None:
             raise UsageError(
                 "`scenes` and `level` are for stores. Omit them for a road network or polygons"
             )
-        return draw_network(
-            *(source, given.out),
-            over=given.over,
-            pixel_size=given.pixel_size,
-            overwrite=given.overwrite,
-        )
+        return _draw_features(source, given)
     if given.over is not None:
-        formats = ", ".join(ROAD_SUFFIXES)
+        formats = ", ".join(READ_SUFFIXES)
         raise UsageError(
             "over", f"{given.over} is for road networks and polygons ({formats}). Omit it"
         )
@@ -242,6 +239,29 @@ def preview(
         return make_page(
             opened, given.out, level=given.level, overwrite=given.overwrite, report=report
         )
+
+
+def _draw_features(source: RoadNetwork | Store | StrPath, given: PreviewOptions) -> Path:
+    """Draw a road network, or polygons."""
+    from geoprep.api.networks import RoadNetwork, read_network
+    from geoprep.views.network_preview import preview_network, preview_polygons
+
+    check_outputs(given.out, inputs=[source, given.over], overwrite=given.overwrite)
+    if given.over is not None and not given.over.exists():
+        raise UsageError("over", f"{given.over}: no such file; check the path")
+    if isinstance(source, RoadNetwork):
+        network = source
+    else:
+        path = Path(os.fspath(source))
+        try:
+            network = read_network(path)
+        except SourceError:
+            with suppress(LabelError):
+                return preview_polygons(
+                    path, given.out, over=given.over, pixel_size_m=given.pixel_size
+                )
+            raise
+    return preview_network(network.graph, given.out, over=given.over, pixel_size_m=given.pixel_size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,9 +192,8 @@ cli.add_command(
         For a store, the picture shows images, labels and overlays. --out NAME.html writes a page of
         all scenes with filters, a map and histograms, which needs no network connection. For a road
         network (.gpkg, .geojson, .parquet, .graphml, .osm), the picture shows its edges coloured by
-        speed, over the --over image if given. For a SpaceNet table (.csv), it shows the roads of
-        the --over image. Polygons (.gpkg, .geojson, .parquet) are coloured by their field class, as
-        of `geoprep polygonize`, or else by layer.
+        speed, over the --over image if given. Polygons (.gpkg, .geojson, .parquet) are coloured
+        by their field class, as of `geoprep polygonize`, or else by layer.
         """,
         action=_preview,
         short_help="Draw scenes, roads or polygons, or write an HTML page.",

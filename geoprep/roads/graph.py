@@ -1,4 +1,4 @@
-"""Operations on road networks as graphs: select, connect, cut, combine, join chains of edges."""
+"""Operations on road networks: select, connect, clip, combine, join chains of edges."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def subnetwork(network: RoadGraph, edges: NDArray[np.bool_]) -> RoadGraph:
     """Return the chosen edges of a network and the nodes that they join."""
     if edges.all():
         return network
-    used, ends = renumbered(network.ends[edges])
-    return network.parts(network.nodes[used], ends, network.lines[edges], edges)
+    rows, ends = renumbered(network.ends[edges])
+    return network.parts(network.nodes[rows], ends, network.lines[edges], edges)
 
 
 def connected(pairs: Ints, count: int) -> tuple[int, NDArray[np.int32]]:
@@ -263,10 +263,9 @@ def with_chains_joined(network: RoadGraph, *, equal: bool = False) -> RoadGraph:
     group = _groups(network) if equal else None
     walk = chains(network.ends, len(network.nodes), group, directed)
     if len(walk.ends) == len(network.ends):
-        used, ends = renumbered(network.ends)
-        return replace(network, nodes=network.nodes[used], ends=ends)
-    used, ends = renumbered(walk.ends)
-    nodes, lines = network.nodes[used], _joined_lines(walk, network.lines)
+        return used(network)
+    rows, ends = renumbered(walk.ends)
+    nodes, lines = network.nodes[rows], _joined_lines(walk, network.lines)
     first = walk.offsets[:-1]
     if directed is not None:
         turned = directed[walk.edges[first]] & walk.backwards[first]
@@ -288,10 +287,16 @@ def _groups(network: RoadGraph) -> Ints:
     return group
 
 
+def used(network: RoadGraph) -> RoadGraph:
+    """Return a network without nodes that no edge has."""
+    rows, ends = renumbered(network.ends)
+    return replace(network, nodes=network.nodes[rows], ends=ends)
+
+
 def renumbered(ends: Ints) -> tuple[Ints, Ints]:
     """Return the nodes that edges use, rising, and the edges' nodes counted among those."""
-    used, numbers = np.unique(ends, return_inverse=True)
-    return used, numbers.reshape(-1, 2).astype(np.int64)
+    nodes, numbers = np.unique(ends, return_inverse=True)
+    return nodes, numbers.reshape(-1, 2).astype(np.int64)
 
 
 def _joined_speeds(walk: Chains, network: RoadGraph) -> NDArray[np.float64]:
@@ -332,6 +337,55 @@ def _joined_lines(walk: Chains, lines: NDArray[np.object_]) -> NDArray[np.object
     wanted = (within > 0) | begins[part]  # a follower's first vertex is the last one before it
     chain = np.repeat(np.arange(len(counts)), counts)[part]
     return line_strings(xy[source][wanted], chain[wanted])
+
+
+def clipped(network: RoadGraph, area: shapely.Geometry) -> RoadGraph:
+    """Return the roads within an area.
+
+    A road that leaves the area ends in a new node on its border; one that returns is two edges.
+    """
+    shapely.prepare(area)
+    touching = subnetwork(network, shapely.intersects(area, network.lines))
+    return _cut(touching, area, ~shapely.contains_properly(area, touching.lines))
+
+
+def _cut(network: RoadGraph, area: shapely.Geometry, crosses: NDArray[np.bool_]) -> RoadGraph:
+    """Return a network with the edges where ``crosses``, bool (edge,), is set cut at the border."""
+    nodes, ends = list(network.nodes), list(network.ends[~crosses])
+    lines, source = list(network.lines[~crosses]), np.flatnonzero(~crosses).tolist()
+    for edge in np.flatnonzero(crosses).tolist():
+        line = network.lines[edge]
+        for begin, end in _inside(line, area):
+            part = substring(line, begin, end)
+            pair = network.ends[edge].copy()
+            for side, at, limit in ((0, begin, 0.0), (1, end, line.length)):
+                if at != limit:
+                    pair[side] = len(nodes)
+                    nodes.append(np.array(part.coords[-side][:2]))
+            ends.append(pair)
+            lines.append(part)
+            source.append(edge)
+    rows, pairs = renumbered(np.array(ends, np.int64).reshape(-1, 2))
+    xy = np.array(nodes, np.float64).reshape(-1, 2)[rows]
+    return network.parts(xy, pairs, np.array(lines, object), source)
+
+
+def _inside(line: shapely.LineString, area: shapely.Geometry) -> list[tuple[float, float]]:
+    """Return begin and end of every stretch of a line within an area, in metres along it."""
+    meets = shapely.intersection(line, shapely.boundary(area))
+    at = shapely.line_locate_point(line, shapely.points(shapely.get_coordinates(meets)))
+    stops = np.unique(np.concatenate([[0.0], at, [line.length]]))
+    middles = shapely.line_interpolate_point(line, (stops[:-1] + stops[1:]) / 2)
+    stretches: list[tuple[float, float]] = []
+    for begin, end, inside in zip(
+        stops[:-1].tolist(), stops[1:].tolist(), shapely.intersects(area, middles), strict=True
+    ):
+        if not inside or end == begin:
+            continue
+        if stretches and stretches[-1][1] == begin:  # the line only touches the border
+            begin = stretches.pop()[0]
+        stretches.append((begin, end))
+    return stretches
 
 
 def ranges(first: Ints, counts: Ints) -> Ints:

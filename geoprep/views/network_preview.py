@@ -58,7 +58,7 @@ def preview_network(
     out: Path,
     *,
     over: Path | None = None,
-    pixel_size_m: float | tuple[float, float] | None = None,
+    pixel_size_m: float | None = None,
 ) -> Path:
     """Draw a road network with a legend of its speeds and their length in the picture.
 
@@ -125,7 +125,7 @@ def _backdrop(
     what: str,
     out: Path,
     over: Path | None,
-    pixel_size_m: float | tuple[float, float] | None,
+    pixel_size_m: float | None,
 ) -> _Backdrop:
     """Return an image, or a dark background slightly larger than the shapes; and these on it."""
     require_suffix(out, *SUFFIXES)

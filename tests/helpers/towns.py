@@ -6,8 +6,7 @@ import numpy as np
 from affine import Affine
 
 from geoprep.crs import LONLAT, transformer
-from geoprep.roads.formats.files import write_network
-from geoprep.roads.formats.label_files import read_labels
+from geoprep.roads.formats.files import read_labels, write_network
 from helpers.geojson import feature, write_features
 from helpers.rasters import write_raster
 

@@ -1,9 +1,4 @@
-"""Rasters of roads opened: what their bands and values mean, by tags, names and a sample.
-
-Codes are those of CRESI's masks of speeds (``speed_masks.py``). A continuous mask burns ``int(255 *
-mph / 65)`` for the speeds of SpaceNet's table; a binned one burns ``36 * k`` for the k-th class of
-10 mph.
-"""
+"""Rasters of roads opened: what their bands and values mean, by tags, names and a sample."""
 
 from __future__ import annotations
 
@@ -25,15 +20,7 @@ from geoprep.imagery.headers import describe
 from geoprep.roads.centrelines.bands import FileBands
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.options import Kind, RasterOptions
-from geoprep.speed import (
-    BIN_COUNT,
-    BIN_MPH,
-    BIN_STEP,
-    CONTINUOUS_MAX_MPH,
-    NODATA,
-    TABLE_SPEEDS,
-    UNKNOWN_SPEED,
-)
+from geoprep.speed import BIN_COUNT, BIN_MPH, NODATA, UNKNOWN_SPEED
 
 T = TypeVar("T")
 
@@ -45,7 +32,6 @@ _MOST_BLURRED: Final = 0.01
 """Share of pixels of a mask that may have other values than its two most frequent ones."""
 _MOST_MPH: Final = 100
 """Largest value that may be a speed in mph."""
-_CODES: Final = {int(255 * mph / CONTINUOUS_MAX_MPH): mph for mph in TABLE_SPEEDS}
 
 
 def open_raster(path: Path, reading: RasterOptions | None = None) -> RoadRaster:
@@ -53,8 +39,7 @@ def open_raster(path: Path, reading: RasterOptions | None = None) -> RoadRaster:
 
     Predictions and exported masks state what their bands are. Eight unnamed uint8 bands are read as
     CRESI's (seven classes of 10 mph, then any road). A single band is a mask if it has one value
-    besides 0; speeds if it has few whole numbers up to 100, or the codes of CRESI's masks of
-    speeds; probabilities otherwise.
+    besides 0; speeds if it has few whole numbers up to 100; probabilities otherwise.
     """
     reading = reading or RasterOptions()
     kind, band = reading.kind, reading.band
@@ -83,11 +68,6 @@ def open_raster(path: Path, reading: RasterOptions | None = None) -> RoadRaster:
     if band is None and len(stated.bands) > 1:
         return _with_bands(raster, stated)
     return _with_meaning(raster, stated, kind)
-
-
-def pixel_size_of(path: Path, pixel_size: float | None) -> tuple[float, float]:
-    """Return the pixel width and height of an image in metres, of its georeference or as given."""
-    return _grid(describe(str(path)), pixel_size)[1]
 
 
 def stated_threshold(path: Path) -> float | None:
@@ -142,11 +122,6 @@ def _grid(stated: Raster, pixel_size: float | None) -> tuple[Grid | None, tuple[
 def as_speeds(raster: RoadRaster) -> RoadRaster:
     """Return a raster of one band, read as speeds in mph."""
     return replace(raster, kind="speed", speed_band=raster.road_bands[0], nodata=NODATA)
-
-
-def as_coded_speeds(raster: RoadRaster, mph_of_value: tuple[float, ...]) -> RoadRaster:
-    """Return a raster of one band, read as codes of speeds."""
-    return replace(raster, kind="speed", speed_band=raster.road_bands[0], mph_of_value=mph_of_value)
 
 
 def _with_bands(raster: RoadRaster, stated: Raster) -> RoadRaster:
@@ -215,7 +190,7 @@ def _with_meaning(raster: RoadRaster, stated: Raster, kind: Kind | None) -> Road
     sample = sample[np.isfinite(sample)]
     values, has_zero = sample[sample != 0], bool((sample == 0).any())
     if kind == "speed":
-        return _speeds_or_codes(raster, values, has_zero)
+        return _doubted_speeds(raster, values, has_zero)
     if kind == "mask" and len(sample) > _OF_MASKS:
         _require_sharp(raster, pixels)
     if kind == "mask" or len(values) <= 1:
@@ -230,8 +205,6 @@ def _with_meaning(raster: RoadRaster, stated: Raster, kind: Kind | None) -> Road
             )
             raster = replace(raster, warning=warning)
         return raster
-    if band.dtype == "uint8" and (codes := coded_speeds(values)):
-        return as_coded_speeds(raster, codes)
     return as_speeds(raster) if _may_be_speeds(values) else raster
 
 
@@ -247,7 +220,7 @@ def _require_sharp(raster: RoadRaster, pixels: NDArray[Any]) -> None:
     values, counts = np.unique(pixels[np.isfinite(pixels)], return_counts=True)
     counts, values = counts[values != raster.nodata], values[values != 0]
     others = 1 - np.sort(counts)[-2:].sum() / max(counts.sum(), 1)
-    if others > _MOST_BLURRED and not (_may_be_speeds(values) or coded_speeds(values)):
+    if others > _MOST_BLURRED and not _may_be_speeds(values):
         raise ImageError(
             f"{raster.name}: {others:.0%} of its pixels have other values than its two most "
             "frequent ones, so its edges are blurred. Set `kind` to probability and a `threshold`, "
@@ -255,10 +228,8 @@ def _require_sharp(raster: RoadRaster, pixels: NDArray[Any]) -> None:
         )
 
 
-def _speeds_or_codes(raster: RoadRaster, values: NDArray[Any], has_zero: bool) -> RoadRaster:
+def _doubted_speeds(raster: RoadRaster, values: NDArray[Any], has_zero: bool) -> RoadRaster:
     """Return a raster that the user calls speeds, with a warning if its values are not speeds."""
-    if codes := coded_speeds(values, least=1):
-        return as_coded_speeds(raster, codes)
     speeds, warning = values[(values != NODATA) & (values != UNKNOWN_SPEED)], ""
     looks_like_mask = has_zero and values.tolist() in ([1], [NODATA])
     if looks_like_mask or speeds.max(initial=0) > _MOST_MPH:
@@ -269,33 +240,8 @@ def _speeds_or_codes(raster: RoadRaster, values: NDArray[Any], has_zero: bool) -
     return replace(as_speeds(raster), warning=warning)
 
 
-def coded_speeds(values: NDArray[Any], *, least: int = 2) -> tuple[float, ...]:
-    """Return the speeds in mph of the values 0 to 255, or () if the values are not codes.
-
-    Examples
-    --------
-    >>> speeds = coded_speeds(np.array([98, 215]))
-    >>> float(speeds[98]), float(speeds[215])
-    (25.0, 55.0)
-    >>> coded_speeds(np.array([1, 2]))
-    ()
-    """
-    codes = {float(value) for value in values}
-    if len(codes) < least or codes == {255.0}:
-        return ()
-    if codes <= set(map(float, _CODES)):
-        scale = np.arange(256) * CONTINUOUS_MAX_MPH / 255
-        scale[list(_CODES)] = list(_CODES.values())
-        return tuple(scale.tolist())
-    if codes <= {float(BIN_STEP * k) for k in range(1, BIN_COUNT + 1)}:
-        bins = np.minimum(np.arange(256) // BIN_STEP, BIN_COUNT)
-        return tuple(np.array([0.0, *BIN_MPH])[bins].tolist())
-    return ()
-
-
 def of_one_kind(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
     """Return rasters in which masks of one value or none are read as the other rasters."""
-    codes = next((raster.mph_of_value for raster in rasters if raster.mph_of_value), ())
     kinds = {raster.kind for raster in rasters}
     full = next((raster.full_value for raster in rasters if raster.kind == "probability"), 0.0)
 
@@ -305,9 +251,6 @@ def of_one_kind(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
         if "speed" not in kinds:
             alike = full > 0 and raster.full_value in (0, full)
             return replace(raster, kind="probability", full_value=full) if alike else raster
-        if codes:
-            same = coded_speeds(np.array([raster.full_value]), least=1) == codes
-            return as_coded_speeds(raster, codes) if same else raster
         return as_speeds(raster) if raster.full_value <= _MOST_MPH else raster
 
     return [matched(raster) for raster in rasters]

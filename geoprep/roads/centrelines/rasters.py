@@ -47,8 +47,6 @@ class RoadRaster:
     # Rows and columns of the image that a prediction was made from, which may have finer pixels;
     # None if unknown
     image_shape: tuple[int, int] | None = None
-    # Speed in mph of the values 0 to 255 of the speed band; empty where values are mph
-    mph_of_value: tuple[float, ...] = ()
     # Minimum probability of road pixels that a prediction states; None: not stated
     threshold: float | None = None
     warning: str = ""  # why roads of this raster may be missing; empty if there is no doubt

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from shapely.affinity import translate
 
 from geoprep.outputs import check_outputs, require_suffix
-from geoprep.roads.clipping import clipped
 from geoprep.roads.comparison.matching import (
     MOST_OFFSET_M,
     Matches,
@@ -23,13 +22,12 @@ from geoprep.roads.comparison.matching import (
     moved_by,
     offset_between,
     portions,
-    used,
 )
 from geoprep.roads.formats.files import write_layer, write_network
 from geoprep.roads.formats.lines import joined
 from geoprep.roads.formats.style import plain_style_row
 from geoprep.roads.formats.table import edge_frame
-from geoprep.roads.graph import subnetwork
+from geoprep.roads.graph import clipped, subnetwork, used
 from geoprep.roads.network import RoadGraph, in_crs, points
 from geoprep.roads.options import CompareOptions
 from geoprep.storage.output_files import replaced

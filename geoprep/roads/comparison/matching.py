@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shapely.ops import substring
 
 from geoprep.roads.edge_points import EdgePoints, cosine, headings
-from geoprep.roads.graph import edge_components, ranges, renumbered, subnetwork
+from geoprep.roads.graph import edge_components, ranges, subnetwork
 from geoprep.roads.network import RoadGraph, points, points_along, segments
 
 Floats = NDArray[np.float64]
@@ -214,9 +214,3 @@ def _cut_at_runs(network: RoadGraph, found: Matches, run: Ints, unmatched: Flags
     nodes.append(shapely.get_coordinates(shapely.get_point(lines[cut], -1)))
     pieces = network.parts(np.concatenate(nodes), ends, lines, owner)
     return Portions(pieces, owner, run, unmatched[first])
-
-
-def used(network: RoadGraph) -> RoadGraph:
-    """Return a network without nodes that no edge has."""
-    rows, ends = renumbered(network.ends)
-    return replace(network, nodes=network.nodes[rows], ends=ends)

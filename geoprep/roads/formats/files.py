@@ -1,4 +1,4 @@
-"""Road networks written to and read from files, in the format that the suffix says."""
+"""Road networks as files: written, and read from networks, labels and maps of any format."""
 
 from __future__ import annotations
 
@@ -6,39 +6,44 @@ import json
 import os
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from xml.etree.ElementTree import ParseError
 
 import numpy as np
+import pyproj
 import shapely
+from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, crs_name, unwrapped
+from geoprep.crs import LONLAT, crs_name, middle_of, moved, unwrapped, utm_crs
 from geoprep.errors import GeoprepWarning, LabelError, SourceError, UsageError
-from geoprep.labels.attributes import names_roads
+from geoprep.labels.attributes import OTHER_WAYS, names_roads
 from geoprep.labels.label_options import SpeedRule
+from geoprep.labels.vector_files import Layer, VectorFile
+from geoprep.labels.vector_labels import NOT_LOCATED, read_label_table
 from geoprep.labels.vector_names import GEOJSON_SUFFIXES, OSM_SUFFIXES
 from geoprep.outputs import require_suffix
-from geoprep.roads.formats.graphs import open_graphml
+from geoprep.roads.formats.lines import network_of_labels
 from geoprep.roads.formats.style import style_row
 from geoprep.roads.formats.table import (
     READ_COLUMNS,
     SPEEDS,
     are_network_fields,
     edge_frame,
-    edges_of_features,
     network_of_frame,
 )
 from geoprep.roads.names import NETWORK_SUFFIXES, READ_SUFFIXES
 from geoprep.roads.network import RoadGraph, check_network, empty_network
 from geoprep.storage.local_files import require_pyarrow
 from geoprep.storage.output_files import replaced
+from geoprep.texts import counted
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from geoprep.labels.vector_files import Layer, VectorFile
 
 EDGES: Final = "edges"
 _DECIMALS: Final = 8
@@ -178,8 +183,6 @@ def _read(path: Path, layer: str | None) -> tuple[RoadGraph, RoadGraph | None]:
     network = read_if_network(path, layer)
     if network is not None:
         return network, None
-    from geoprep.roads.formats.label_files import read_ways  # imports pandas
-
     try:
         file = _opened(path)
         named = list(file.layers.values()) if layer is None else [file.layer(layer)]
@@ -189,7 +192,7 @@ def _read(path: Path, layer: str | None) -> tuple[RoadGraph, RoadGraph | None]:
             return _network_of(file, path, named[0] if layer else None), None
         given = not fields.isdisjoint(SPEEDS)
         rule = SpeedRule(layer=layer, speed_from="auto" if given else "attributes")
-        network, other, notes = read_ways(file, rule)
+        network, other, notes = _read_ways(file, rule)
     except LabelError as error:
         raise SourceError(str(error)) from error
     if notes:
@@ -198,9 +201,7 @@ def _read(path: Path, layer: str | None) -> tuple[RoadGraph, RoadGraph | None]:
 
 
 def _opened(path: Path) -> VectorFile:
-    from geoprep.labels.vector_files import VectorFile  # imports pyogrio
-
-    return open_graphml(path) if path.suffix.lower() == ".graphml" else VectorFile.open(path)
+    return _open_graphml(path) if path.suffix.lower() == ".graphml" else VectorFile.open(path)
 
 
 def read_if_network(path: Path, layer: str | None = None) -> RoadGraph | None:
@@ -240,9 +241,46 @@ def _network_of(file: VectorFile, path: Path, layer: Layer | None) -> RoadGraph:
         if not lines:
             raise SourceError(f"{path}: has no layer of lines, so it is not a road network")
         layer = lines[(networks or list(lines))[0]]
+    import geopandas as gpd
+
     crs = None if _is_plane(path) else crs_name(layer.crs)
     features = file.read([replace(layer, crs=crs or LONLAT)], READ_COLUMNS)
-    return network_of_frame(path, edges_of_features(features, crs))
+    wrong = next((number for number, note in enumerate(features.notes) if note), None)
+    if wrong is not None:
+        raise SourceError(f"{features.name}: feature {wrong} is not a line. Remove it.")
+    rows = [features.attributes[number] for number in features.feature.tolist()]
+    return network_of_frame(path, gpd.GeoDataFrame(rows, geometry=features.shapes, crs=crs))
+
+
+def _open_graphml(path: Path) -> VectorFile:
+    """Return the edges of a GraphML file that osmnx wrote, as a layer of lines.
+
+    An edge without a geometry is the straight line between its nodes.
+    """
+    import geopandas as gpd
+    import networkx as nx
+
+    try:
+        graph = nx.read_graphml(path, force_multigraph=True)
+        edges = graph.edges(data=True)
+        lines = [
+            shapely.from_wkt(data["geometry"])
+            if "geometry" in data
+            else shapely.LineString([[float(graph.nodes[n][x]) for x in "xy"] for n in (u, v)])
+            for u, v, data in edges
+        ]
+        rows = [{k: value for k, value in data.items() if k != "geometry"} for *_, data in edges]
+        frame = gpd.GeoDataFrame(rows, geometry=lines, crs=graph.graph.get("crs") or None)
+    except KeyError as error:
+        raise SourceError(
+            f"{path}: has an edge without a geometry, and a node of it without {error}, so it is "
+            "not a road network. Write x and y of nodes, as osmnx does"
+        ) from error
+    except (nx.NetworkXError, ParseError, ValueError, TypeError) as error:
+        raise SourceError(f"{path}: not readable as GraphML of a road network: {error}") from error
+    except (shapely.errors.ShapelyError, pyproj.exceptions.CRSError) as error:
+        raise SourceError(f"{path}: a geometry or the CRS is invalid: {error}") from error
+    return VectorFile.of_frame(frame, path)
 
 
 def _is_plane(path: Path) -> bool:
@@ -251,3 +289,53 @@ def _is_plane(path: Path) -> bool:
         return False
     data = path.read_bytes()
     return _NULL_CRS.search(data) is not None and json.loads(data).get("crs", "") is None
+
+
+def read_labels(
+    path: str | os.PathLike[str], rule: SpeedRule | None = None
+) -> tuple[RoadGraph, tuple[str, ...]]:
+    """Return the roads of a label file as a network in metres, and notes about the file.
+
+    Lines that are not drivable are left out, and so are areas. Points are one node where their
+    coordinates in the file are exactly equal, whatever their heights. Connected components without
+    a path of 5 m are left out. Notes such as ``3 roads: lanes missing`` count what was assumed.
+    """
+    roads, _, notes = _read_ways(Path(path), rule)
+    return roads, notes
+
+
+def _read_ways(
+    source: Path | VectorFile, rule: SpeedRule | None
+) -> tuple[RoadGraph, RoadGraph, tuple[str, ...]]:
+    """Return the roads of a label file, the other ways that imagery may show, and notes.
+
+    Other ways are paths, cycleways, runways and so on (`OTHER_WAYS`), without speeds.
+    """
+    table = read_label_table(source, replace(rule or SpeedRule(), areas="ignore"))
+    lost = sum(NOT_LOCATED.intersection(notes) != set() for notes in table.notes)
+    if lost:
+        raise LabelError(
+            f"{table.name}: {counted(lost, 'road')} with coordinates that are missing, not "
+            "finite or out of range. Correct or remove them: otherwise, other roads are scored."
+        )
+    is_line, mph = shapely.get_dimensions(table.lines) == 1, table.mph[table.feature]
+    tags = {name: values[table.feature] for name, values in table.tags.items()}
+    drivable = is_line & np.isfinite(mph)
+    tunnel = np.isin(tags.get("tunnel", np.full(len(mph), None)), ["yes", "T"])
+    other = is_line & ~drivable & ~tunnel & np.isin(tags["highway"], [*OTHER_WAYS])
+    counts_of_notes = sorted(Counter(note for notes in table.notes for note in notes).items())
+    notes = (*table.file_notes, *(f"{counted(n, 'road')}: {note}" for note, n in counts_of_notes))
+    if table.ignored_speed_fields:
+        fields = ", ".join(table.ignored_speed_fields)
+        notes = (*notes, f"speeds of labels inferred, field {fields} ignored (see `speed_from`)")
+
+    def network(chosen: NDArray[np.bool_]) -> RoadGraph:
+        lines, speed = table.lines[chosen], mph[chosen]
+        if not len(lines):
+            return network_of_labels(lines, speed, None)
+        target = utm_crs(*middle_of(lines, table.crs))
+        to_metres = partial(moved, source=table.crs, target=target)
+        own = {name: values[chosen] for name, values in tags.items()}
+        return network_of_labels(lines, speed, target, to_metres=to_metres, attributes=own)
+
+    return network(drivable), network(other), notes

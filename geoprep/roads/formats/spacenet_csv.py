@@ -84,7 +84,7 @@ def read_csv(
     path: str | os.PathLike[str],
     *,
     grids: Mapping[str, Grid] | None = None,
-    pixel_size_m: float | tuple[float, float] | None = None,
+    pixel_size_m: float | None = None,
 ) -> dict[str, RoadGraph]:
     """Return the network of every image in a table, by scene key.
 
@@ -108,7 +108,7 @@ def read_csv(
                 "metres."
             )
         else:
-            wide, high = np.broadcast_to(pixel_size_m or 1.0, 2).tolist()
+            wide = high = pixel_size_m or 1.0
             to_metres = Plane((wide, high)).to_metres
         networks[key] = network_of_labels(
             lines,

@@ -20,8 +20,6 @@ from geoprep.speed import KMH_PER_MPH
 if TYPE_CHECKING:
     import geopandas as gpd
 
-    from geoprep.labels.vector_files import Features
-
 CONFIDENCE: Final = ("confidence_mean", "confidence_least")
 """Columns of networks that were traced from probabilities."""
 COLUMNS: Final = {
@@ -62,17 +60,6 @@ def are_network_fields(names: Collection[str]) -> bool:
     """
     numbered = {"from_node", "to_node"} <= set(names)
     return not set(SPEEDS).isdisjoint(names) and (numbered or not _ROAD_ATTRIBUTES & set(names))
-
-
-def edges_of_features(features: Features, crs: str | None) -> gpd.GeoDataFrame:
-    """Return one row per line of a vector file, with the fields that were read."""
-    import geopandas as gpd
-
-    wrong = next((number for number, note in enumerate(features.notes) if note), None)
-    if wrong is not None:
-        raise SourceError(f"{features.name}: feature {wrong} is not a line. Remove it.")
-    rows = [features.attributes[number] for number in features.feature.tolist()]
-    return gpd.GeoDataFrame(rows, geometry=features.shapes, crs=crs)
 
 
 def network_of_frame(name: object, frame: gpd.GeoDataFrame) -> RoadGraph:

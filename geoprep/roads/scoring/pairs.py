@@ -9,13 +9,12 @@ from typing import Final, Literal
 
 import shapely
 
+from geoprep.crs import reproject_area
 from geoprep.errors import UsageError
 from geoprep.labels.label_options import SpeedRule
-from geoprep.roads.clipping import area_of_roads, clipped
 from geoprep.roads.footprints import Footprint, image_borders, is_store
-from geoprep.roads.names import (
-    TABLE_SUFFIX,
-)
+from geoprep.roads.graph import clipped
+from geoprep.roads.names import TABLE_SUFFIX
 from geoprep.roads.network import RoadGraph, empty_network, in_crs
 from geoprep.roads.scoring.scene_roads import SceneReader, SceneRoads, name_of
 from geoprep.sources.scene import natural_key
@@ -163,3 +162,11 @@ def _pair(
     if truth.crs is not None:
         proposal = in_crs(proposal, truth.crs)
     return ScenePair(scene, truth, proposal, border, notes)
+
+
+def area_of_roads(truth: RoadGraph, crs: str | None) -> shapely.Polygon:
+    """Return the bounding box of the roads of a scene, in its plane, in another CRS."""
+    box = shapely.box(*shapely.total_bounds(truth.lines))
+    if truth.crs is None or crs is None:
+        return box
+    return reproject_area(box, truth.crs, crs)

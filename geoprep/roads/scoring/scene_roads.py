@@ -10,8 +10,7 @@ from geoprep.errors import SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels.label_options import SpeedRule
 from geoprep.roads.formats.adjacency import json_content, read_adjacency
-from geoprep.roads.formats.files import read_if_network
-from geoprep.roads.formats.label_files import read_labels
+from geoprep.roads.formats.files import read_if_network, read_labels
 from geoprep.roads.formats.lines import joined
 from geoprep.roads.formats.spacenet_csv import read_csv
 from geoprep.roads.names import ROAD_SUFFIXES, TABLE_SUFFIX, scene_key

@@ -105,7 +105,7 @@ def mosaic(rasters: Sequence[RoadRaster]) -> RoadRaster:
 
 
 def _require_one_meaning(first: RoadRaster, other: RoadRaster) -> None:
-    names = ["kind", "road_bands", "speed_classes", "speed_band", "mph_of_value", "road_value"]
+    names = ["kind", "road_bands", "speed_classes", "speed_band", "road_value"]
     names += ["full_value"] if first.kind == "probability" else []
     for name in names:
         if getattr(first, name) != getattr(other, name):

@@ -90,10 +90,7 @@ def _class_speeds(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Fl
 
 def _pixel_speeds(raster: RoadRaster, xy: Floats) -> Floats:
     """Return the mph under every sample, 0 for background, nodata and unknown speeds."""
-    values = values_at(raster, xy, partial(raster.bands.read, raster.speed_band))
-    if raster.mph_of_value:
-        return np.array(raster.mph_of_value)[values.astype(np.uint8)]
-    mph = values.astype(np.float64)
+    mph = values_at(raster, xy, partial(raster.bands.read, raster.speed_band)).astype(np.float64)
     return np.where(np.isfinite(mph) & (mph < UNKNOWN_SPEED), mph, BACKGROUND)
 
 

@@ -84,13 +84,6 @@ def test_a_table_is_written_from_python_as_by_the_command(roads, mask_file, tmp_
     assert (tmp_path / "x.csv").read_bytes() == (tmp_path / "y.csv").read_bytes()
 
 
-def test_to_crs_keeps_lengths_in_metres(roads):
-    lonlat = roads.to_crs(4326)
-    assert lonlat.edges.crs.to_epsg() == 4326
-    assert lonlat.nodes["x"].between(36, 40).all()
-    np.testing.assert_array_equal(lonlat.edges["length"], roads.edges["length"])
-
-
 def test_networkx_has_the_attributes_of_osmnx(roads):
     graph = roads.to_networkx()
     assert isinstance(graph, nx.MultiGraph)

@@ -112,19 +112,6 @@ def test_a_raster_without_data_is_warned_of(tmp_path, geoprep, values, nodata):
     assert not printed.err  # background alone is no reason to warn
 
 
-def test_a_preview_of_one_image_of_a_table(predictions, tmp_path, geoprep):
-    table, picture = tmp_path / "city.csv", tmp_path / "roads.png"
-    geoprep("vectorize", predictions, "--out", table, "--quiet")
-    image = next(predictions.iterdir())
-    geoprep("preview", table, "--over", image, "--out", picture)
-    assert picture.exists()
-    refused = geoprep("preview", table, "--out", picture, "--overwrite", status=2)
-    assert "Name the image by --over" in refused.err
-    other = write_raster(tmp_path / "AOI_7_Moscow_chip9.tif", np.zeros((9, 9), np.uint8))
-    refused = geoprep("preview", table, "--over", other, status=2)
-    assert "has no image aoi_7_moscow_chip9" in refused.err
-
-
 @pytest.mark.parametrize("suffix", ["gpkg", "csv"])
 def test_a_mask_called_speeds_is_refused(tmp_path, geoprep, suffix):
     path = write_raster(tmp_path / "m.tif", drawn(CITY, (200, 400), value=255))

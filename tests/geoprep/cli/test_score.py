@@ -9,8 +9,7 @@ from click.testing import CliRunner
 from helpers.towns import make_town, write_labels
 
 from geoprep.cli.commands import cli
-from geoprep.roads.formats.files import write_network
-from geoprep.roads.formats.label_files import read_labels
+from geoprep.roads.formats.files import read_labels, write_network
 
 
 @pytest.fixture

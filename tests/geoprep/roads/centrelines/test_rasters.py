@@ -150,27 +150,6 @@ def test_a_wrong_tag_of_classes_is_named(tmp_path, tag, error):
         kind_of(path)
 
 
-def test_speeds_of_cresi_masks_are_decoded(tmp_path):
-    """Values are those of the tools' own rasters: int(255 * mph / 65), and 36 per class."""
-    for values, expected in (((78, 215), (20, 55)), ((72, 216), (15.5, 55.5))):
-        mask = np.zeros((20, 20), np.uint8)
-        mask[5], mask[15] = values
-        path = write_raster(tmp_path / "c.tif", mask, nodata=0)
-        for kind in (None, "speed"):
-            raster = open_raster(path, RasterOptions(kind=kind))
-            assert raster.kind == "speed"
-            assert [raster.mph_of_value[v] for v in values] == list(expected)
-            assert (raster.probability(0, 0, 20, 20) > 0).sum() == 40
-
-
-def test_a_code_of_cresi_alone_is_a_mask_unless_called_speeds(tmp_path):
-    mask = np.zeros((20, 20), np.uint8)
-    mask[5] = 98
-    path = write_raster(tmp_path / "c.tif", mask)
-    assert kind_of(path) == "mask"
-    assert open_raster(path, RasterOptions(kind="speed")).mph_of_value[98] == 25
-
-
 def test_values_that_do_not_fit_their_kind_are_warned_of(tmp_path):
     mask = np.zeros((20, 20), np.uint8)
     mask[5] = 255

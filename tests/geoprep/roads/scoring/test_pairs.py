@@ -10,9 +10,9 @@ from affine import Affine
 from helpers.rasters import write_raster
 from helpers.roads import network
 
-from geoprep.roads.clipping import area_of_roads, clipped
+from geoprep.roads.graph import clipped
 from geoprep.roads.network import check_network, in_crs
-from geoprep.roads.scoring.pairs import pair_scenes
+from geoprep.roads.scoring.pairs import area_of_roads, pair_scenes
 
 BOX = shapely.box(0, 0, 100, 100)
 
