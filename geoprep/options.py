@@ -293,13 +293,15 @@ def any_output(text: str) -> str | Path:
 
 
 def made(record: type[R], given: dict[str, Any]) -> R:
-    """Return a record of those options that are its own, which are taken out, by name.
+    """Return a record of those options that are its fields, which are taken out, by name.
 
-    They are converted and checked as on a command line.
+    Options are converted and checked as on a command line; other fields have the value given.
     """
+    names = {item.name for item in fields(record)}  # type: ignore[arg-type]  # a dataclass
+    own = {name: given.pop(name) for name in names & given.keys()}
     settings = settings_of(record)  # type: ignore[arg-type]  # classes are hashable
-    own = {name: given.pop(name) for name in settings.keys() & given.keys()}
-    return record(**checked_values(settings, own))
+    options = {name: own.pop(name) for name in settings.keys() & own.keys()}
+    return record(**checked_values(settings, options), **own)
 
 
 def options_of(record: type, *only: str) -> list[Field[Any]]:
@@ -353,9 +355,3 @@ def _help_of(item: Field[Any]) -> str:
     text = f"False: {text[0].lower()}{text[1:]}" if item.default is True else text
     literal = re.sub(r"\S*\*\S*?(?=[.,;)]*(?:\s|$))", r"``\g<0>``", text)  # patterns of files
     return textwrap.fill(literal, 88)
-
-
-def taken(given: dict[str, Any], record: type[R], *only: str) -> R:
-    """Return a record of those options that are its fields, which are taken out."""
-    names = set(only) or {item.name for item in fields(record)}  # type: ignore[arg-type]  # a dataclass
-    return record(**{name: given.pop(name) for name in names & given.keys()})

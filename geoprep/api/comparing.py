@@ -13,7 +13,6 @@ from geoprep.options import (
     option,
     options_of,
     overwrite_option,
-    taken,
     with_options,
 )
 from geoprep.outputs import check_outputs
@@ -101,7 +100,7 @@ def compare(
     if files.images is not None and proposed.crs is not None:
         borders = image_borders(files.images).values()
         area = shapely.union_all([border.outline_in(proposed.crs) for border in borders])
-    changes = compare_networks(graph, other, proposed, area, taken(options, CompareOptions))
+    changes = compare_networks(graph, other, proposed, area, made(CompareOptions, options))
     if files.out is not None:
         changes.to_file(files.out, overwrite=files.overwrite)
     return changes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
 from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions
-from geoprep.options import made, option, options_of, overwrite_option, taken, with_options
+from geoprep.options import made, option, options_of, overwrite_option, with_options
 from geoprep.outputs import check_outputs, require_suffix
 from geoprep.roads.options import LABEL_OPTIONS, TOPO_INTERVAL_M, TOPO_MATCH_M, ScoreOptions
 from geoprep.texts import csv_cell
@@ -172,11 +172,10 @@ def score(
         tables = [table for path in given for table in Path(path).glob("*.csv")]
         inputs = (truth, proposal, images, classes.classes, *tables)
         check_outputs(work.csv, inputs=inputs, overwrite=work.overwrite)
-    settings, rule = taken(options, ScoreOptions), taken(options, SpeedRule, *LABEL_OPTIONS)
-    named = taken(
-        {"classes": classes.classes} | options, ClassOptions, "classes", "other", "tolerance"
-    )
-    class_rule = named.make_rule(options.get("label_nodata"))
+    settings = made(ScoreOptions, options)
+    rule = SpeedRule(**asdict(made(RoadOptions, options)))
+    nodata = options.pop("label_nodata", None)
+    class_rule = ClassOptions(classes=classes.classes, **options).make_rule(nodata)
     for name, side in (("truth", truth), ("proposal", proposal)):
         if isinstance(side, str | os.PathLike) and not Path(side).exists():
             raise UsageError(name, f"{os.fspath(side)}: no such file or folder; check the path")

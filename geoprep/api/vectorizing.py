@@ -16,7 +16,6 @@ from geoprep.options import (
     option,
     options_of,
     overwrite_option,
-    taken,
     with_options,
     workers_option,
 )
@@ -181,7 +180,7 @@ class _Rasters:
         from geoprep.executors.progress import counting_bar
         from geoprep.roads.tracing.vectorization import rasters_in
 
-        reading, tracing = (taken(dict(self.options), kind) for kind in (RasterOptions, Tracing))
+        reading, tracing = (made(kind, dict(self.options)) for kind in (RasterOptions, Tracing))
         workers = made(VectorizeWork, self.options).workers
         with tempfile.TemporaryDirectory() as folder:
             found = _paths_of(self.source, Path(folder), self.transform, self.crs)

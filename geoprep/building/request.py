@@ -222,7 +222,7 @@ class Request:
         options = self.options
         if options.classes is None or labels is None:
             return options.mask_rule is not None
-        of_vectors = options.class_field, options.layer, options.where, options.label_encoding
+        of_vectors = options.class_field, options.layer, options.where
         return not (is_vector(labels) or any(of_vectors))
 
 
@@ -270,8 +270,7 @@ def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
     """Refuse options for the other kind of labels."""
     of_rasters = {"label_nodata": options.label_nodata, "tolerance": options.tolerance or None}
     of_vectors = {
-        name: getattr(options, name)
-        for name in ("class_field", "width_field", "layer", "where", "label_encoding")
+        name: getattr(options, name) for name in ("class_field", "width_field", "layer", "where")
     }
     for name, value in (of_rasters if vectors else of_vectors).items():
         if value is not None:

@@ -227,8 +227,8 @@ cli.add_command(
         """Export scenes as GeoTIFF, image and label, or the footprints of all.
 
         The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of
-        tiles. Scenes that are not georeferenced can also be written as NAME.png. With a
-        checkpoint such as best.pt in place of the store it is `geoprep export-model`.
+        tiles. Scenes that are not georeferenced can also be written as NAME.png. `geoprep
+        export-model` exports a model.
         """,
         action=_export,
         short_help="Export scenes as GeoTIFF, or footprints.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from functools import cached_property
 from importlib import import_module
@@ -38,21 +37,6 @@ class CommandGroup(click.Group):
             return own
         command: click.Command = self._found[cmd_name].load()
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of the words; that of models, ``export-model``, to export a model."""
-        name, command, words = super().resolve_command(ctx, args)
-        if name == "export" and any(_is_model(word) for word in words):
-            command = self.get_command(ctx, "export-model") or command
-        return name, command, words
-
-
-def _is_model(word: str) -> bool:
-    """Return whether a word names a model, by what it holds; a text may be too long for a name."""
-    holds = {name: os.path.isfile(f"{word}/{name}") for name in ("zarr.json", "best.pt")}  # noqa: PTH113
-    return not holds["zarr.json"] and (word.endswith(".pt") or holds["best.pt"])
 
 
 class LazyCommand(click.Command):

@@ -81,13 +81,6 @@ class RoadOptions:
         "SQL",
         sparse=True,
     )
-    label_encoding: str | None = _vectors(
-        None,
-        "Encoding of the text of Shapefiles, such as cp1251.  [default: what the file states, or "
-        "ISO-8859-1]",
-        "NAME",
-        sparse=True,
-    )
     areas: Areas = _vectors(
         "auto",
         "Polygons in labels; auto: roads if the file has road attributes or `where` selects "

@@ -47,12 +47,16 @@ class LabelFile:
 
     table: LabelTable
     tree: shapely.STRtree
-    name: str
 
     @classmethod
-    def of(cls, table: LabelTable, name: str) -> LabelFile:
-        """Return the indexed table of a file; ``name`` is for messages."""
-        return cls(table, shapely.STRtree(table.lines), name)
+    def of(cls, table: LabelTable) -> LabelFile:
+        """Return the indexed table of a file."""
+        return cls(table, shapely.STRtree(table.lines))
+
+    @property
+    def name(self) -> str:
+        """Name of the file, for messages."""
+        return self.table.name
 
     def roads_within(self, bounds: Bounds, bounds_crs: str, margin_m: float) -> LabelShapes:
         """Return the roads that intersect some bounds and a margin in metres around them."""
@@ -148,7 +152,7 @@ def read_shapes(
     if bounds is not None and is_local(os.fspath(label)):
         file = open_label_file(Path(label), rule)
     else:
-        file = LabelFile.of(_read_table(os.fspath(label), rule), os.fspath(label))
+        file = LabelFile.of(_read_table(os.fspath(label), rule))
     if scene is not None:
         file.require_touch(scene, bounds_crs)
     if bounds is None:
@@ -215,7 +219,7 @@ def open_label_file(path: Path, rule: SpeedRule) -> LabelFile:
 
 @lru_cache(maxsize=4)
 def _opened(path: Path, _state: _Fingerprint, rule: SpeedRule) -> LabelFile:
-    return LabelFile.of(read_label_table(path, rule), str(path))
+    return LabelFile.of(read_label_table(path, rule))
 
 
 _Fingerprint = tuple[tuple[int, int], ...]

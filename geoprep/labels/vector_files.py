@@ -30,8 +30,8 @@ from geoprep.storage.local_files import require_pyarrow
 
 _LATIN_1: Final = "ISO-8859-1"
 _UNKNOWN_ENCODING: Final = (
-    f"text read as {_LATIN_1}, since the Shapefile states no encoding: give `label_encoding`, such "
-    "as cp1251, or a .cpg file"
+    f"text read as {_LATIN_1}, since the Shapefile states no encoding: write it to a file of the "
+    "same name with the suffix .cpg, such as: echo CP1251 > roads.cpg"
 )
 UNSELECTED: Final = "no feature is selected by `where`"
 _MOST_SAMPLED: Final = 100_000
@@ -122,7 +122,6 @@ class VectorFile:
         name: str = "",
         *,
         where: str | None = None,
-        encoding: str | None = None,
         points: bool = False,
     ) -> VectorFile:
         """Open a file; ``name`` tells the format of contents, the path if omitted.
@@ -132,6 +131,7 @@ class VectorFile:
         """
         name = name or str(source)
         suffix, stem = PurePosixPath(name).suffix.lower(), PurePosixPath(name).stem
+        encoding = None
         if suffix in PARQUET_SUFFIXES:
             frame = _read_parquet(bytes_of(source), name)
             if where is None:
@@ -140,14 +140,11 @@ class VectorFile:
             frame.to_file(packed, driver="GPKG", layer=stem)
             source = packed.getvalue()
         if suffix == ".shp" and isinstance(source, Path):
-            stated = require_whole_shapefile(source)
-            encoding = encoding or (None if stated else _LATIN_1)
+            encoding = None if require_whole_shapefile(source) else _LATIN_1
             if encoding == _LATIN_1 and where and not where.isascii():
                 raise LabelError(
                     f"{name}: {_UNKNOWN_ENCODING}; `where` {where!r} has letters that depend on it"
                 )
-        elif encoding:
-            raise LabelError(f"{name}: `label_encoding` is for Shapefiles: leave it out")
         if suffix in GEOJSON_SUFFIXES:  # each opening reads all of the document
             content = _ogr(pyogrio.raw.read, source, name, force_2d=True)
             meta = content[0]

@@ -144,8 +144,7 @@ def read_label_table(
     """
     file = source
     if not isinstance(file, VectorFile):
-        options = {"where": rule.where, "encoding": rule.label_encoding}
-        file = VectorFile.open(file, name, points=rule.buffer is not None, **options)
+        file = VectorFile.open(file, name, where=rule.where, points=rule.buffer is not None)
     wanted = {rule.width_field or ""}
     if rule.classes is None:
         layer, file_notes = _road_layer(file, rule)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, Literal
 
 from geoprep.errors import UsageError
-from geoprep.options import check_options, option
+from geoprep.options import option
 
 Kind = Literal["probability", "speed", "mask"]
 TOPO_INTERVAL_M: Final = 5.0  # between the points that TOPO compares
@@ -42,9 +42,6 @@ class RasterOptions:
     pixel_size: float | None = _input(
         None, "Pixel width in metres of rasters that are not georeferenced. Default: none.", above=0
     )
-
-    def __post_init__(self) -> None:
-        check_options(self, RasterOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +124,7 @@ class Tracing:
     hint: float = 0.1  # mean probability along a gap that suggests a road
 
     def __post_init__(self) -> None:
-        check_options(self, Tracing)
-        for field in fields(self):  # those that are no options too
+        for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and not 0 <= value < math.inf:
                 raise UsageError(field.name, f"is {value}: set it to a number of at least 0")
@@ -182,9 +178,6 @@ class ScoreOptions:
     )
     seed: int = _topo(0, "Random seed for choosing starting points.")
 
-    def __post_init__(self) -> None:
-        check_options(self, ScoreOptions)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
@@ -202,6 +195,3 @@ class CompareOptions:
     apply_offset: bool = _roads(
         False, "Move the proposal by the systematic offset of the map before comparing."
     )
-
-    def __post_init__(self) -> None:
-        check_options(self, CompareOptions)

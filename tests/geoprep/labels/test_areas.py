@@ -253,7 +253,7 @@ def test_one_file_whose_condition_selects_nothing_is_refused(label):
         check_shared_roads(file, [])
 
 
-@pytest.mark.parametrize("stated", ["cpg", "option", "nothing"])
+@pytest.mark.parametrize("stated", ["cpg", "nothing"])
 def test_text_of_a_shapefile_is_read_in_its_encoding(tmp_path, label, stated):
     path = tmp_path / "roads.shp"
     frame = geopandas.read_file(label(road(5, name="a"), road(15, name="b")))
@@ -265,18 +265,14 @@ def test_text_of_a_shapefile_is_read_in_its_encoding(tmp_path, label, stated):
     table.write_bytes(content)
     if stated != "cpg":
         path.with_suffix(".cpg").unlink()
-    rule = {"label_encoding": "cp1251" if stated == "option" else None}
-    where = SpeedRule(where="highway = 'дорога'", **rule)
+    where = SpeedRule(where="highway = 'дорога'")
     if stated == "nothing":
-        with pytest.raises(LabelError, match=r"roads\.shp: text read as ISO-8859-1.*`label_enc"):
+        with pytest.raises(LabelError, match=r"roads\.shp: text read as ISO-8859-1.*\.cpg"):
             read_shapes(path, rule=where)
         assert any("ISO-8859-1" in note for note in read_shapes(path).notes)
     else:
         assert len(read_shapes(path, rule=where).lines) == 1
-        notes = read_shapes(path, rule=SpeedRule(**rule)).notes
-        assert not any("ISO-8859-1" in note for note in notes)
-    with pytest.raises(LabelError, match="is for Shapefiles"):
-        read_shapes(label(road(5)), rule=SpeedRule(label_encoding="cp1251"))
+        assert not any("ISO-8859-1" in note for note in read_shapes(path).notes)
 
 
 def test_a_condition_that_is_wrong_is_an_error_that_lists_the_fields(tmp_path, label):

@@ -79,10 +79,10 @@ def test_ways_without_coordinates_are_counted_and_are_not_no_road(tmp_path):
     assert counts[LOST] == counts[SHORTENED] == 1
     none = read(tmp_path, way(8, [71, 72]), way(9, []), node(1))
     with pytest.raises(LabelError, match=r"town\.osm: none of its 2 features has coord.*_;>;"):
-        LabelFile.of(none, "town.osm").require_touch(SCENE, "EPSG:4326")
-    assert not LabelFile.of(none, "town.osm").covers(SCENE, "EPSG:4326")
+        LabelFile.of(none).require_touch(SCENE, "EPSG:4326")
+    assert not LabelFile.of(none).covers(SCENE, "EPSG:4326")
     empty = read(tmp_path, NODES, way(9, [1, 2], tags={}))
-    LabelFile.of(empty, "town.osm").require_touch(SCENE, "EPSG:4326")
+    LabelFile.of(empty).require_touch(SCENE, "EPSG:4326")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Test how rasters are read: their kind from tags or values, their georeference, their warnings."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from helpers.rasters import write_raster
 from PIL import Image
 
 from geoprep.errors import ImageError, UsageError
+from geoprep.options import made
 from geoprep.roads.centrelines.opening import open_raster
 from geoprep.roads.options import RasterOptions, ScoreOptions
 
@@ -123,16 +123,16 @@ def test_either_a_georeference_or_a_pixel_size(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "error"),
+    ("record", "given", "error"),
     [
-        (partial(RasterOptions, kind="x"), "`kind` 'x' is unknown: use one of probability, speed"),
-        (partial(RasterOptions, pixel_size=0), "`pixel_size` 0: must be more than 0"),
-        (partial(ScoreOptions, snap=-1), "`snap` -1: must be more than 0"),
+        (RasterOptions, {"kind": "x"}, "`kind` 'x' is unknown: use one of probability, speed"),
+        (RasterOptions, {"pixel_size": 0}, "`pixel_size` 0.0: must be more than 0"),
+        (ScoreOptions, {"snap": -1}, "`snap` -1.0: must be more than 0"),
     ],
 )
-def test_options_out_of_range_are_refused(options, error):
+def test_options_out_of_range_are_refused(record, given, error):
     with pytest.raises(UsageError, match=error):
-        options()
+        made(record, given)
 
 
 @pytest.mark.parametrize(
