@@ -23,8 +23,6 @@ from geoprep.crs import LONLAT, crs_name, middle_of, moved, unwrapped, utm_crs
 from geoprep.errors import GeoprepWarning, LabelError, SourceError, UsageError
 from geoprep.labels.attributes import OTHER_WAYS, names_roads
 from geoprep.labels.label_options import SpeedRule
-from geoprep.labels.vector_files import Layer, VectorFile
-from geoprep.labels.vector_labels import NOT_LOCATED, read_label_table
 from geoprep.labels.vector_names import GEOJSON_SUFFIXES, OSM_SUFFIXES
 from geoprep.outputs import require_suffix
 from geoprep.roads.formats.lines import network_of_labels
@@ -44,6 +42,8 @@ from geoprep.texts import counted
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from geoprep.labels.vector_files import Layer, VectorFile
 
 EDGES: Final = "edges"
 _DECIMALS: Final = 8
@@ -201,6 +201,8 @@ def _read(path: Path, layer: str | None) -> tuple[RoadGraph, RoadGraph | None]:
 
 
 def _opened(path: Path) -> VectorFile:
+    from geoprep.labels.vector_files import VectorFile  # imports pyogrio and pandas
+
     return _open_graphml(path) if path.suffix.lower() == ".graphml" else VectorFile.open(path)
 
 
@@ -260,6 +262,8 @@ def _open_graphml(path: Path) -> VectorFile:
     import geopandas as gpd
     import networkx as nx
 
+    from geoprep.labels.vector_files import VectorFile
+
     try:
         graph = nx.read_graphml(path, force_multigraph=True)
         edges = graph.edges(data=True)
@@ -311,6 +315,8 @@ def _read_ways(
 
     Other ways are paths, cycleways, runways and so on (`OTHER_WAYS`), without speeds.
     """
+    from geoprep.labels.vector_labels import NOT_LOCATED, read_label_table  # imports pandas
+
     table = read_label_table(source, replace(rule or SpeedRule(), areas="ignore"))
     lost = sum(NOT_LOCATED.intersection(notes) != set() for notes in table.notes)
     if lost:
