@@ -151,19 +151,6 @@ def test_noise_is_warned_of(tmp_path, geoprep):
         assert "try a higher --threshold" in error
 
 
-def test_speeds_of_cresi_masks_are_read(tmp_path, geoprep):
-    """A raster with one code is read on the scale of the others."""
-    for number, speeds in enumerate(((78, 215), (98,))):
-        mask = np.zeros((200, 400), np.uint8)
-        for row, code in enumerate(speeds):
-            mask[50 + 100 * row :][:6] = code
-        place = Affine(1, 0, 400_000 + 1000 * number, 0, -1, 6_000_000)
-        write_raster(tmp_path / f"{number}.tif", mask, transform=place, nodata=0)
-    out = tmp_path / "x.gpkg"
-    geoprep("vectorize", tmp_path, "--out", out, "--quiet")
-    assert sorted(read_network(out).speed_mph.tolist()) == pytest.approx([20, 25, 55])
-
-
 def prediction(path, threshold):
     """Write roads of probabilities 0.35, 0.59 and 0.86."""
     values = np.zeros((200, 200), np.uint8)
