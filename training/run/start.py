@@ -6,13 +6,13 @@ import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store.reader import StoreReader
 from geoprep.texts import counted
 from training.checkpoint import LAST, Checkpoint, RunProgress, load, trusted
-from training.engine.distributed import is_rank_zero, on_rank_zero, process_group, set_threads
+from training.engine.distributed import on_rank_zero, process_group, set_threads
 from training.engine.host import keep_memory
 from training.engine.native import Engine, choose_engine
 from training.model.build import is_code
@@ -47,39 +47,39 @@ def start_run(
     """
     timeout = given.get("distributed_timeout", Config.distributed_timeout)
     with process_group(given.get("device", Config.device), timeout):
-        resume = given.get("resume")
-        saved = None if resume is None else on_rank_zero(lambda: _load(Path(resume)))
-        config, changes = _settings(given, saved)
+        start = _start_of(given)
+        config, saved = start.config, start.saved
+        folder = folder_of(config)
+        report = Report(folder if config.writes else None, quiet=config.quiet, spell=spell)
         done = RunProgress() if saved is None else RunProgress.from_plain(saved.progress)
         if config.is_finished(done.epoch, done.time_over):
-            if is_rank_zero():
-                print(spell(_finished(config, done.epoch)))
+            report.line(_finished(config, done.epoch))
             return 0
-        folder = folder_of(config)
         with RunLock(folder) as lock, StopSignals() as stop:
             try:
-                return _run(config, saved, changes, trainer, spell, lock=lock, stop=stop)
+                return _run(start, trainer, report, lock=lock, stop=stop)
             except KeyboardInterrupt:
-                if is_rank_zero():
-                    print(spell(_interrupted(config, folder, stop.number)), flush=True)
+                report.line(_interrupted(config, folder, stop.number))
                 return 128 + (stop.number or signal.SIGINT)
 
 
+class _Start(NamedTuple):
+    """What a run starts from."""
+
+    config: Config
+    saved: Checkpoint | None  # that it resumes
+    changes: Sequence[str]  # a line for each setting that a resumed run changes
+
+
 def _run(
-    config: Config,
-    saved: Checkpoint | None,
-    changes: Sequence[str],
-    trainer: type[Trainer],
-    spell: Callable[[str], str],
-    *,
-    lock: RunLock,
-    stop: StopSignals,
+    start: _Start, trainer: type[Trainer], report: Report, *, lock: RunLock, stop: StopSignals
 ) -> int:
     """Make a trainer and let it work; nothing of it is left when this function returns.
 
     The process group ends then. If a model on several ranks outlived it, torch would wait for
     Gloo's threads while they wait for Python.
     """
+    config, saved, changes = start
     folder = folder_of(config)
     if config.writes:
         on_rank_zero(lambda: check_free(config, folder, lock))
@@ -88,7 +88,6 @@ def _run(
     set_threads(config.threads)
     engine = _engine(config)
     config, why = choose_model(config, engine.device.type)
-    report = Report(folder if config.writes else None, quiet=config.quiet, spell=spell)
     run = trainer(config, engine, stores, folder, saved, report=report, stop=stop)
     told = [*changes, *notes(run, saved)]
     if config.writes:
@@ -174,8 +173,10 @@ def _load(resume: Path) -> Checkpoint:
     return load(resume)
 
 
-def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Config, list[str]]:
-    """Return the settings of a run, and a line for each that changes in a resumed run."""
+def _start_of(given: Mapping[str, Any]) -> _Start:
+    """Return the settings of a run, with the checkpoint that they resume."""
+    resume = given.get("resume")
+    saved = None if resume is None else on_rank_zero(lambda: _load(Path(resume)))
     if given.get("init_from") is not None:
         other = "resume" if saved is not None else "encoder_weights"
         if saved is not None or given.get("encoder_weights", "none") != "none":
@@ -190,7 +191,7 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
         if given.get(name, getattr(Config, name)) != getattr(Config, name):
             raise UsageError("stages", f"has its own levels, crops and epochs: leave out `{name}`")
     if saved is None:
-        return Config.from_flat(given), []
+        return _Start(Config.from_flat(given), None, ())
     bands = ",".join(saved.info.bands)  # by name: their order in a store may have changed
     before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
     if "time" in given:
@@ -213,7 +214,7 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
             f"{given['resume']} imports {before['augmentation']}: if you trust it, add "
             f"`augmentation` {before['augmentation']} (or none)"
         )
-    return Config.from_flat({**before, **given}), notes
+    return _Start(Config.from_flat({**before, **given}), saved, notes)
 
 
 def _finished(config: Config, done: int) -> str:
