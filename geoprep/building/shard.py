@@ -109,7 +109,8 @@ def _fill(arrays: TilePixels, tiles: SceneTiles, task: ShardTask, record: ShardR
     scene, notes, black = tiles.scene, Counter[str](), 0
     of_pixels = bool(task.options.classes and scene.label and task.options.raster_rule(scene.label))
     whole = tiles.first, tiles.stop
-    with SceneRows(scene.pixels, scene.inputs) as source:
+    mask = None if tiles.surveyed is None else tiles.surveyed.mask_file or ""
+    with SceneRows(scene.pixels, scene.inputs, mask) as source:
         for first, stop in [whole] if tiles.are_all else scene.windows.runs(*whole):
             with record.stage("decode"):
                 run = TileRun.read(task, tiles, (first, stop), source)

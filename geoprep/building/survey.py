@@ -256,7 +256,7 @@ def survey_rows(rows: Rows) -> Look:
     scene, counts, validity = rows.scene, np.zeros((), np.int64), dict[int, StripValidity]()
     area = valid = nbytes = 0
     try:
-        with SceneRows(scene.pixels, scene.inputs) as source:
+        with SceneRows(scene.pixels, scene.inputs, "") as source:  # its result decides
             for first, stop in strips(scene.pixels):
                 if not rows.first <= first < rows.stop or (rows.are_all and first > 0):
                     continue

@@ -16,11 +16,10 @@ from geoprep.building.records import SceneTiles, ShardRecord, ShardTask
 from geoprep.building.scene import ALL_BACKGROUND, Planned
 from geoprep.grid import Grid, SceneWindow
 from geoprep.imagery.counts import count_source
-from geoprep.imagery.decoding import ImageWindow, decided
+from geoprep.imagery.decoding import ImageWindow
 from geoprep.imagery.resample import pixel_edges
 from geoprep.imagery.rescale import percentile_limits, source_limits
 from geoprep.imagery.rows import SceneRows
-from geoprep.imagery.validity import read_bits
 from geoprep.labels.burning import LabelOutlines, burn
 from geoprep.labels.downsampling import majority
 from geoprep.labels.label_shapes import read_shapes
@@ -52,10 +51,7 @@ class TileRun:
             return cls(task, tiles, *run, source.whole(), (0, 0))
         scene = tiles.scene
         rows, cols = _below(scene, scene.windows.around(*run))
-        pixels = ImageWindow(source.values(rows, cols))
-        if tiles.surveyed is not None and (file := tiles.surveyed.mask_file):
-            pixels = decided(pixels, read_bits(file, scene.pixels.grid.width, rows, cols))
-        return cls(task, tiles, *run, pixels, (rows.start, cols.start))
+        return cls(task, tiles, *run, source.pixels(rows, cols), (rows.start, cols.start))
 
     @property
     def scene(self) -> Planned:

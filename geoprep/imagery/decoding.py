@@ -35,6 +35,11 @@ class ImageWindow:
         return int(self.values.shape[0] * self.values.shape[1])
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the values and of the mask."""
+        return self.values.nbytes + (0 if self.valid is None else self.valid.nbytes)
+
+    @property
     def valid_pixels(self) -> int:
         """Number of pixels that hold imagery."""
         return self.area if self.valid is None else int(np.count_nonzero(self.valid))
@@ -43,6 +48,24 @@ class ImageWindow:
     def black_pixels(self) -> int:
         """Number of pixels that are nodata only because they are black."""
         return 0 if self.black is None else int(np.count_nonzero(self.black))
+
+    def part(self, rows: slice, cols: slice = slice(None)) -> ImageWindow:
+        """Return a part of the window, without its undecided black pixels."""
+        valid = None if self.valid is None else self.valid[rows, cols]
+        return ImageWindow(self.values[rows, cols], valid)
+
+
+def joined(parts: Sequence[ImageWindow]) -> ImageWindow:
+    """Return windows below each other as one."""
+    values = [part.values for part in parts]
+    whole = np.ascontiguousarray(values[0]) if len(values) == 1 else np.concatenate(values)
+    if all(part.valid is None for part in parts):
+        return ImageWindow(whole)
+    masks = [
+        np.ones(part.values.shape[:2], np.uint8) if part.valid is None else part.valid
+        for part in parts
+    ]
+    return decided(ImageWindow(whole), np.concatenate(masks))
 
 
 def read_pixels(

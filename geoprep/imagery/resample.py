@@ -56,6 +56,19 @@ def render(
         kernels.map_means(means, out_valid, bands, tables, out)
 
 
+def rendered(
+    pixels: ImageWindow,
+    tables: NDArray[Any],
+    ys: NDArray[np.float64],
+    xs: NDArray[np.float64],
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return the bytes (y, x, band) and their validity (y, x) that `render` writes."""
+    shape = len(ys) - 1, len(xs) - 1
+    image, valid = np.empty((*shape, pixels.values.shape[2]), np.uint8), np.empty(shape, np.uint8)
+    render(pixels, tables, ys, xs, image, valid)
+    return image, valid
+
+
 def _whole_step(ys: NDArray[np.float64], xs: NDArray[np.float64]) -> int:
     """Return the step between edges if it is 1 everywhere, or 2, from whole pixels on; else 0."""
     steps = np.unique([*np.diff(ys), *np.diff(xs)])

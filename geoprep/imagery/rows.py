@@ -1,13 +1,13 @@
-"""Rows of large scenes: each is decoded once for all tiles, of all shards, that show it."""
+"""Rows of scenes: each is decoded once for all tiles, of all shards, or windows that show it."""
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import rasterio
@@ -16,8 +16,9 @@ from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
 from geoprep.errors import ImageError
-from geoprep.imagery.decoding import ImageWindow, read_pixels
+from geoprep.imagery.decoding import ImageWindow, decided, joined, read_pixels
 from geoprep.imagery.scenes import OpenScene
+from geoprep.imagery.validity import read_bits
 from geoprep.imagery.wide import held_dtype
 from geoprep.storage.inputs import open_image
 
@@ -30,6 +31,15 @@ _SHARED_BYTES: Final = 32 << 20
 """Bytes of strips of larger scenes that stay for the next shard, or one strip."""
 _BLOCK_BYTES: Final = 16 << 20
 """Bytes of blocks that GDAL keeps of an open image; by default it takes 5 % of the memory."""
+
+
+def _row_bytes(scene: OpenScene) -> int:
+    return np.dtype(held_dtype(scene.dtype)).itemsize * len(scene.bands) * scene.grid.width
+
+
+def fits_memory(scene: OpenScene) -> bool:
+    """Return whether strips of a scene stay in memory from its survey to its tiles."""
+    return scene.grid.height * _row_bytes(scene) <= _MOST_BYTES
 
 
 def strips(scene: OpenScene) -> list[tuple[int, int]]:
@@ -48,43 +58,43 @@ def strips(scene: OpenScene) -> list[tuple[int, int]]:
 
 
 class _Slot:
-    """The values of a strip, once they are decoded."""
+    """A strip, once it is decoded."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.values: NDArray[Any] | None = None
+        self.pixels: ImageWindow | None = None
 
 
-class _Held:
-    """Strips in memory, of some bytes at most: the tasks of a process share them."""
+class HeldStrips:
+    """Strips in memory, of some bytes at most; threads share them."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = _MOST_BYTES) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._slots: dict[object, _Slot] = {}  # the most recently used last
 
-    def get(self, key: object, decode: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """Return the values of a strip; the first call decodes them, others wait for it."""
+    def get(self, key: object, decode: Callable[[], ImageWindow]) -> ImageWindow:
+        """Return a strip; the first call decodes it, others wait for it."""
         with self._lock:
             slot = self._slots[key] = self._slots.pop(key) if key in self._slots else _Slot()
         with slot.lock:
-            if slot.values is None:
-                slot.values = decode()
-            values = slot.values
+            if slot.pixels is None:
+                slot.pixels = decode()
+            pixels = slot.pixels
         with self._lock:
             left = self._bytes() - self._most
             for other, old in [*self._slots.items()]:
-                if left > 0 and old.values is not None and old is not slot:
-                    left -= old.values.nbytes
+                if left > 0 and old.pixels is not None and old is not slot:
+                    left -= old.pixels.nbytes
                     del self._slots[other]
-        return values
+        return pixels
 
-    def keep(self, key: object, values: NDArray[Any]) -> None:
-        """Keep the values of a strip if there is space, without a loss of others."""
+    def keep(self, key: object, pixels: ImageWindow) -> None:
+        """Keep a strip if there is space, without a loss of others."""
         with self._lock:
-            if self._bytes() + values.nbytes <= self._most:
+            if self._bytes() + pixels.nbytes <= self._most:
                 slot = self._slots.setdefault(key, _Slot())
-                slot.values = values
+                slot.pixels = pixels
 
     def clear(self) -> None:
         """Release the strips."""
@@ -92,11 +102,11 @@ class _Held:
             self._slots.clear()
 
     def _bytes(self) -> int:
-        return sum(slot.values.nbytes for slot in self._slots.values() if slot.values is not None)
+        return sum(slot.pixels.nbytes for slot in self._slots.values() if slot.pixels is not None)
 
 
-_scenes: Final = _Held(_MOST_BYTES)
-_shared: Final = _Held(_SHARED_BYTES)
+_scenes: Final = HeldStrips(_MOST_BYTES)
+_shared: Final = HeldStrips(_SHARED_BYTES)
 
 
 def release_rows() -> None:
@@ -108,16 +118,33 @@ def release_rows() -> None:
 class SceneRows:
     """Reads a scene strip by strip; its image is opened once, if at all.
 
-    Strips of one ``version`` of a scene are shared.
+    Parameters
+    ----------
+    scene, version
+        Strips of one version of a scene are shared.
+    mask
+        File with the pixels that hold imagery, as the whole scene decides it, see `write_bits`; "":
+        all do. None: they are read with the values.
+    held
+        Where strips stay. None: those of builds in this process.
+    narrow
+        Whether strips have the columns of a window only, of an image that is read in part.
     """
 
-    def __init__(self, scene: OpenScene, version: object) -> None:
-        self._scene, self._version = scene, version
-        pixel = np.dtype(held_dtype(scene.dtype)).itemsize * len(scene.bands)
-        self._held = _scenes if math.prod(scene.grid.shape) * pixel <= _MOST_BYTES else _shared
+    def __init__(
+        self,
+        scene: OpenScene,
+        version: object,
+        mask: str | None = None,
+        *,
+        held: HeldStrips | None = None,
+        narrow: bool = False,
+    ) -> None:
+        self._scene, self._version, self._mask, self._narrow = scene, version, mask, narrow
+        self._held = held or (_scenes if fits_memory(scene) else _shared)
         self._open = ExitStack()
         self._dataset: DatasetReader | None = None
-        self._last: dict[int, NDArray[Any]] = {}  # values of the strips of the last rows
+        self._last: dict[object, ImageWindow] = {}  # strips of the last rows
 
     def __enter__(self) -> SceneRows:
         return self
@@ -138,7 +165,7 @@ class SceneRows:
             self._open.enter_context(rasterio.Env(GDAL_CACHEMAX=_BLOCK_BYTES))
             self._dataset = self._open.enter_context(open_image(scene.address))
             if self._dataset.shape != scene.grid.shape:
-                raise ImageError(f"{scene.address} changed its size while the store was built")
+                raise ImageError(f"{scene.address} changed its size while it was read")
         return self._dataset
 
     def whole(self) -> ImageWindow:
@@ -150,38 +177,64 @@ class SceneRows:
 
         The strips of a scene that fits into memory are kept for its tiles.
         """
-        pixels = self._read(first, last, None)
-        if self._held is _scenes:
-            _scenes.keep(self._key(first), pixels.values)
+        cols = slice(0, self._scene.grid.width)
+        pixels = self._read(slice(first, last), cols, None)
+        if fits_memory(self._scene):
+            kept = pixels if self._mask is None else ImageWindow(pixels.values)
+            self._held.keep(self._key(first, cols), kept)
         return pixels
 
-    def values(self, rows: slice, cols: slice) -> NDArray[Any]:
-        """Return the values of a window, (y, x, band)."""
-        of_window = dict(self._strips(rows))
-        joined = [
-            values[max(rows.start - first, 0) : rows.stop - first, cols]
-            for first, values in of_window.items()
-        ]
-        # The next window is beside or below this one: of a strip that ends with it another task
-        # may know.
-        self._last = {first: v for first, v in of_window.items() if first + len(v) > rows.stop}
-        return np.ascontiguousarray(joined[0]) if len(joined) == 1 else np.concatenate(joined)
+    def pixels(self, rows: slice, cols: slice) -> ImageWindow:
+        """Return a window, with the pixels that hold imagery."""
+        width = self._scene.grid.width
+        read = cols if self._narrow else slice(0, width)
+        inner = slice(cols.start - read.start, cols.stop - read.start)
+        parts, last_strips = [], {}
+        for first, last in self._below(rows):
+            strip = self._strip(first, last, read)
+            parts.append(strip.part(slice(max(rows.start - first, 0), rows.stop - first), inner))
+            # The next window is beside or below this one: of a strip that ends with it another
+            # task may know.
+            if last > rows.stop:
+                last_strips[self._key(first, read)] = strip
+        self._last = last_strips
+        pixels = joined(parts)
+        if self._mask:
+            return decided(pixels, read_bits(self._mask, width, rows, cols))
+        return pixels
 
-    def _strips(self, rows: slice) -> Iterator[tuple[int, NDArray[Any]]]:
-        for first, last in strips(self._scene):
-            if rows.start < last and first < rows.stop:
-                values = self._last.get(first)
-                if values is None:
-                    values = self._held.get(self._key(first), lambda: self._values(first, last))  # noqa: B023 - called at once
-                yield first, values
+    def again(self) -> SceneRows:
+        """Return another reader of the same strips: an open image must not change threads."""
+        return SceneRows(
+            self._scene, self._version, self._mask, held=self._held, narrow=self._narrow
+        )
 
-    def _values(self, first: int, last: int) -> NDArray[Any]:
-        return self._read(first, last, np.ones((1, 1), np.uint8)).values
+    def decode_ahead(self, pool: Executor, row: int) -> None:
+        """Let threads decode some strips from a row on, for windows that follow."""
 
-    def _read(self, first: int, last: int, mask: NDArray[np.uint8] | None) -> ImageWindow:
-        scene = self._scene
-        window = Window(0, first, self.dataset.width, last - first)
+        def decode(first: int, last: int) -> None:
+            with self.again() as own:
+                own._strip(first, last, slice(0, self._scene.grid.width))
+
+        rows = 0 if self._narrow else _MOST_BYTES // 2 // _row_bytes(self._scene)
+        for strip in self._below(slice(row, row + rows)):
+            pool.submit(decode, *strip)
+
+    def _below(self, rows: slice) -> list[tuple[int, int]]:
+        """Return the first row of every strip below some rows, and the one after its last."""
+        return [(a, b) for a, b in strips(self._scene) if rows.start < b and a < rows.stop]
+
+    def _strip(self, first: int, last: int, cols: slice) -> ImageWindow:
+        key = self._key(first, cols)
+        if key in self._last:
+            return self._last[key]
+        known = None if self._mask is None else np.ones((1, 1), np.uint8)
+        return self._held.get(key, lambda: self._read(slice(first, last), cols, known))
+
+    def _read(self, rows: slice, cols: slice, mask: NDArray[np.uint8] | None) -> ImageWindow:
+        scene, shape = self._scene, (cols.stop - cols.start, rows.stop - rows.start)
+        window = Window(cols.start, rows.start, *shape)
         return read_pixels(self.dataset, scene.bands, window, nodata=scene.nodata, mask=mask)
 
-    def _key(self, first: int) -> object:
-        return self._scene, self._version, first
+    def _key(self, first: int, cols: slice) -> object:
+        return self._scene, self._version, first, cols.start, cols.stop

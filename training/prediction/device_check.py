@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from geoprep.errors import GeoprepError
 from training.checkpoint import ModelInfo
 from training.prediction.device import Device
 from training.prediction.host import Host
-from training.prediction.images import ImageReader
 from training.prediction.predict_options import PredictOptions
 from training.prediction.prediction_tags import band_names
 from training.prediction.window_rows import WindowRow, WindowRows
@@ -34,24 +32,21 @@ class DeviceError(GeoprepError):
 
 
 def check_device(
-    open_reader: Callable[[], ImageReader],
-    limits: NDArray[np.float64],
+    reading: WindowRows,
     how: tuple[ModelInfo, PredictOptions, float, bool],
-    on_device: tuple[Place, PredictFunction],
+    on_device: PredictFunction,
     on_host: PredictFunction,
 ) -> bool:
     """Return whether a window was compared: the middle of an image may have no imagery.
 
     Parameters
     ----------
-    open_reader
-        Returns a reader of the image that nothing else reads from.
-    limits
-        float64 (band, 2), those of the prediction.
+    reading
+        The pixels of the prediction, on the device.
     how
         What `Host.to_bytes` takes.
     on_device
-        Where the pixels are, and the model on the device.
+        The model on the device.
     on_host
         The same model on the host.
 
@@ -60,18 +55,17 @@ def check_device(
     DeviceError
         Probabilities or bytes differ by more than rounding.
     """
-    (place, model), host, reader = on_device, Host(), open_reader()
-    grid = window_grid(reader.source.height, reader.source.width, SIDE, 0, 1)
+    place, host = reading.place, Host()
+    grid = window_grid(reading.source.height, reading.source.width, SIDE, 0, 1)
     number = len(grid.rows.starts) // 2
     (own,), (row,) = (
-        WindowRows(of, limits, grid, where).read(number, number + 1)
-        for of, where in ((reader, place), (open_reader(), host))
+        reading.again(grid, where).read(number, number + 1) for where in (place, host)
     )
     if not row.full:
         return False
     column = row.full[len(row.full) // 2]
     place.receive(own)
-    found = model(torch.as_tensor(place.windows(own, [column], grid, 1)))
+    found = on_device(torch.as_tensor(place.windows(own, [column], grid, 1)))
     right = on_host(torch.from_numpy(host.windows(row, [column], grid, 1))).numpy()
     values = found.cpu().numpy()
     apart = np.abs(values - right)

@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 from geoprep.cog.halving import halve_by_average, halve_by_mode
 from geoprep.compiled import compiled
 from geoprep.cpus import usable_cpus
-from geoprep.imagery import resample
 from geoprep.imagery.counts import count_source
-from geoprep.imagery.decoding import ImageWindow
+from geoprep.imagery.resample import rendered
 from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
 from training.prediction.image_rows import Convert, ImageRows, kept_probabilities
 from training.prediction.predict_options import PredictOptions
 from training.prediction.window_rows import Bytes, WindowRow
-from training.prediction.windows import Doubles, Floats, WindowGrid
+from training.prediction.windows import Floats, WindowGrid
 from training.runners.decoding import Part, class_bytes, road_bytes, spread_bytes
 
 
@@ -36,6 +35,7 @@ class Host:
     decoders = 1  # threads: the model has all processors to itself
     timings: Sequence[tuple[Any, Any]] = ()  # events around the model that are to be read
     count = staticmethod(count_source)
+    render = staticmethod(rendered)
     image_rows: Callable[..., ImageRows] = ImageRows
     put = staticmethod(np.asarray)  # values to where the pixels are
     working: Callable[[], AbstractContextManager[Any]] = nullcontext  # around reading
@@ -45,14 +45,6 @@ class Host:
     def filled(self, shape: Sequence[int], value: int) -> Any:  # noqa: ANN401 - see above
         """Return uint8 pixels of one value."""
         return np.full(shape, value, np.uint8)
-
-    def render(self, pixels: ImageWindow, tables: Bytes, ys: Doubles, xs: Doubles) -> Any:  # noqa: ANN401 - see above
-        """Return bytes (y, x, band) and validity (y, x), see `imagery.render`."""
-        shape = len(ys) - 1, len(xs) - 1
-        image = np.empty((*shape, pixels.values.shape[2]), np.uint8)
-        valid = np.empty(shape, np.uint8)
-        resample.render(pixels, tables, ys, xs, image, valid)
-        return image, valid
 
     @staticmethod
     def halve(fine: Bytes, coarse: Bytes, by_mode: bool) -> None:

@@ -1,40 +1,35 @@
-"""How one image is read: bands, pixel grid and limits of rescaling; its rows, and which are valid.
+"""How one image is read: bands, pixel grid and limits of rescaling.
 
-`inspect_image` reads the header, and `ImageReader` the rest, which follows from the pixels.
+`inspect_image` reads the header, and `look` what follows from the pixels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rasterio
 import shapely
 from affine import Affine
 from numpy.typing import NDArray
-from rasterio.io import DatasetReader
-from rasterio.windows import Window
 
 from geoprep.building.options import parse_nodata
 from geoprep.cpus import usable_cpus
 from geoprep.errors import ImageError, UsageError
 from geoprep.imagery.band_names import Names, band_numbers, common_name, match_bands, parse_bands
-from geoprep.imagery.counts import count_source
-from geoprep.imagery.decoding import ImageWindow, decided, read_pixels
+from geoprep.imagery.counts import add_black, count_source
+from geoprep.imagery.decoding import ImageWindow
 from geoprep.imagery.description import NOTHING_STATED, Raster, Stated
 from geoprep.imagery.headers import describe
 from geoprep.imagery.rescale import percentile_limits
+from geoprep.imagery.rows import HeldStrips, SceneRows, fits_memory, strips
 from geoprep.imagery.scenes import OpenScene, open_scene
-from geoprep.imagery.validity import decide, read_bits, strip_validity, write_bits
+from geoprep.imagery.validity import StripValidity, decide, strip_validity, write_bits
 from geoprep.storage.addresses import shown_address
-from geoprep.storage.inputs import open_image
 from training.checkpoint import ModelInfo
 from training.prediction.area import Polygons, area_in_pixels, read_area
 from training.prediction.predict_options import ImageOptions, known_limits
@@ -43,19 +38,14 @@ TOLERANCE = 0.1
 """Relative difference from the model's pixel size above which an image is resampled."""
 
 _EXACT = 0.001
-_READ_BYTES = 48 << 20
-"""Bytes of decoded pixels that are read at a time."""
+READ_BYTES = 48 << 20
+"""Bytes of decoded pixels from which bytes of the model's grid are made at a time."""
 _MOST_COUNTED = 64_000_000
 """Pixels of an image above which its limits are those of a sample of its rows."""
-_KEPT_BYTES = 256 << 20
-"""Bytes of decoded pixels that are kept for the prediction when they were read before it."""
 MOST_AT_ENDS = 0.95
 """Share of stretched values that are 1 or 255 above which limits do not suit an image."""
 _COUNTED_ROWS = 512
 """Rows that are counted at a time: a row of blocks of most large images."""
-
-ReadRows = Callable[[int, int, int, int], ImageWindow]
-"""Returns the rows of an image from the first to the last one, which is excluded; and columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +114,20 @@ class ImageSource:
             return self.lengths if self.area is None else self.shape
         (height, width), (y, x) = self.shape, self.scales
         return round(height * y), round(width * x)
+
+    @property
+    def rows_at_a_time(self) -> int:
+        """Rows of the image whose pixels are `READ_BYTES`; one, if it takes more."""
+        size = np.dtype(self.scene.dtype).itemsize
+        return max(1, READ_BYTES // (self.lengths[1] * (len(self.scene.bands) + 1) * size))
+
+    def require_unchanged(self) -> None:
+        """Raise ImageError if a file of the image is not the one that its header was read from."""
+        if self.copied and describe(self.scene.address).version() != self.copied:
+            raise ImageError(
+                f"{shown_address(self.scene.address)}: changed while it was predicted. Run the "
+                "command again when the file is complete"
+            )
 
     @property
     def outside(self) -> bool:
@@ -252,138 +256,61 @@ def _resampled(length: int, metres: float, trained: float, gsd: str) -> tuple[in
     return count, length / count
 
 
-class ImageReader:
-    """Rows of an image in its own dtype, with their validity.
+def scene_rows(source: ImageSource, mask: Path, *, ahead: bool) -> SceneRows:
+    """Return what reads an image; ``mask`` is where black decides, ``ahead``: by several threads.
 
-    A new prediction calls `decide_validity` first, then `scene_limits` if it needs them. Rows that
-    these read are kept for the prediction if the image takes at most `_KEPT_BYTES`. A prediction
-    that is resumed has the ``mask``, a file beside its journal, from before.
+    Pixels that `look` reads stay in memory if they fit. Otherwise strips are read for an area only.
     """
-
-    def __init__(self, source: ImageSource, mask: Path) -> None:
-        self.source = source
-        (height, width), size = source.lengths, np.dtype(source.scene.dtype).itemsize
-        row_bytes = width * (len(source.scene.bands) + 1) * size
-        self.rows_at_a_time = max(1, _READ_BYTES // row_bytes)
-        self._strip_rows = min(self.rows_at_a_time, _COUNTED_ROWS)
-        self._counted_every = math.ceil(height * width / _MOST_COUNTED)
-        self._keeps = height * row_bytes <= _KEPT_BYTES
-        self._decoded: dict[int, ImageWindow] = {}  # by the first row
-        self._coming: dict[int, Future[ImageWindow]] = {}
-        self._mask = mask if source.scene.black_decides else None
-        self.values = self.ends = 0  # stretched by limits that are known, and to 1 or 255 of these
-
-    def decide_validity(self) -> None:
-        """Write the mask of an image that states none: black connected with its edge is nodata."""
-        if self._mask is None:
-            return
-        height, width = self.source.lengths
-        strips = self._map_rows(lambda rows: strip_validity(rows.valid, rows.black))
-        bits, _ = decide(strips, height, width)
-        if bits is None:
-            bits = np.full((height, -(-width // 8)), 255, np.uint8)
-        for top, rows in self._decoded.items():
-            valid = np.unpackbits(bits[top : top + len(rows.values)], axis=1, count=width)
-            self._decoded[top] = decided(rows, valid)
-        write_bits(str(self._mask), bits)
-
-    def scene_limits(
-        self, count: Callable[[ImageWindow], NDArray[np.int64]] = count_source
-    ) -> NDArray[np.float64]:
-        """Return float64 (band, 2), the percentiles of an image's valid pixels.
-
-        All count, or so many rows of a large image, evenly spread, that it is not decoded twice.
-        """
-        if self._decoded:
-            every = self._strip_rows * self._counted_every
-            counts: Any = (
-                count(self._decoded[top]) for top in sorted(self._decoded) if top % every == 0
-            )
-        else:
-            counts = self._map_rows(count, self._mask, self._counted_every).values()
-        return percentile_limits(sum(counts))
-
-    def require_unchanged(self) -> None:
-        """Raise ImageError if a file of the image is not the one that its header was read from."""
-        source = self.source
-        if source.copied and describe(source.scene.address).version() != source.copied:
-            raise ImageError(
-                f"{shown_address(source.scene.address)}: changed while it was predicted. Run the "
-                "command again when the file is complete"
-            )
-
-    @contextmanager
-    def opened(self, threads: int = 1) -> Iterator[ReadRows]:
-        """Open the image; yield the function that reads its rows, from top to bottom.
-
-        Several threads decode rows before they are asked for.
-        """
-        if self._decoded:
-            yield self._take_rows
-        elif threads > 1 and self.source.area is None:
-            with ThreadPoolExecutor(min(threads, usable_cpus()), "predict-decode") as pool:
-                yield partial(self._take_decoded, pool, threads)
-        else:
-            with bounded_cache(), open_image(self.source.scene.address) as dataset:
-                yield partial(self._read_rows, dataset, self._mask)
-
-    def _map_rows(
-        self, function: Callable[[ImageWindow], Any], mask: Path | None = None, every: int = 1
-    ) -> dict[int, Any]:
-        """Return the results for blocks of rows, one of ``every``, by the number of the first."""
-
-        def result(top: int) -> tuple[int, Any]:
-            rows = self._strip(top, mask)
-            if self._keeps and every == 1:
-                self._decoded[top] = rows
-            return top, function(rows)
-
-        # Eight threads: each decodes up to 48 MB.
-        with ThreadPoolExecutor(min(8, usable_cpus()), "predict-count") as pool:
-            tops = range(0, self.source.lengths[0], self._strip_rows * every)
-            return dict(pool.map(result, tops))
-
-    def _strip(self, top: int, mask: Path | None) -> ImageWindow:
-        (height, width), bottom = self.source.lengths, top + self._strip_rows
-        with bounded_cache(), open_image(self.source.scene.address) as dataset:
-            return self._read_rows(dataset, mask, top, min(bottom, height), 0, width)
-
-    def _read_rows(self, dataset: DatasetReader, mask: Path | None, *edges: int) -> ImageWindow:
-        top, bottom, left, right = edges
-        scene, valid, parts = self.source.scene, None, (slice(top, bottom), slice(left, right))
-        if mask is not None:
-            valid = read_bits(str(mask), scene.grid.width, *parts)
-        window = Window.from_slices(*parts)
-        return read_pixels(dataset, scene.bands, window, nodata=scene.nodata, mask=valid)
-
-    def _take_decoded(
-        self, pool: ThreadPoolExecutor, ahead: int, top: int, bottom: int, left: int, right: int
-    ) -> ImageWindow:
-        """Return rows, and let threads decode them and so many strips below."""
-        step = self._strip_rows
-        first, stop = top // step * step, min(bottom + ahead * step, self.source.lengths[0])
-        for start in range(first, stop, step):
-            if start not in self._decoded and start not in self._coming:
-                self._coming[start] = pool.submit(self._strip, start, self._mask)
-        for start in range(first, bottom, step):
-            if start in self._coming:
-                self._decoded[start] = self._coming.pop(start).result()
-        return self._take_rows(top, bottom, left, right)
-
-    def _take_rows(self, top: int, bottom: int, left: int, right: int) -> ImageWindow:
-        """Return rows that were decoded before; forget what ends above them."""
-        values, masks = [], []
-        for start, block in sorted(self._decoded.items()):
-            if start + len(block.values) <= top:
-                del self._decoded[start]
-            elif start < bottom:
-                part = slice(max(0, top - start), bottom - start), slice(left, right)
-                values.append(block.values[part])
-                everywhere = np.ones(values[-1].shape[:2], np.uint8)
-                masks.append(everywhere if block.valid is None else block.valid[part])
-        valid = np.concatenate(masks)
-        return ImageWindow(np.concatenate(values), None if valid.all() else valid)
+    scene = source.scene
+    kept = fits_memory(scene) and (source.limits is None or scene.black_decides)
+    held = HeldStrips() if ahead or kept else HeldStrips(0)
+    file = str(mask) if scene.black_decides else None
+    narrow = source.area is not None and not kept
+    return SceneRows(scene, source.version, file, held=held, narrow=narrow)
 
 
-bounded_cache = partial(rasterio.Env, GDAL_CACHEMAX=128)
-"""Limits GDAL's cache of blocks to 128 MB in its context; by default it takes 5 % of the memory."""
+def look(
+    source: ImageSource,
+    rows: SceneRows,
+    mask: Path,
+    count: Callable[[ImageWindow], NDArray[np.int64]] = count_source,
+) -> NDArray[np.float64]:
+    """Return the limits of an image, float64 (band, 2); write its ``mask`` if black decides on it.
+
+    The limits are those that are known, or percentiles of the valid pixels. All pixels count, or
+    so many rows of a large image, evenly spread, that these are not decoded twice. The image is
+    read once, unless neither is needed.
+    """
+    scene, limits = source.scene, source.limits
+    if limits is not None and not scene.black_decides:
+        return limits
+    height, width = scene.grid.shape
+    together = min(source.rows_at_a_time, _COUNTED_ROWS)
+    every = math.ceil(height * width / _MOST_COUNTED)
+    counted = np.arange(height) // together % every == 0
+    runs = strips(scene)
+    if not (scene.black_decides or counted.all() or fits_memory(scene)):
+        tops = range(0, height, together * every)
+        runs = [(top, min(top + together, height)) for top in tops]
+
+    def shown(first: int, last: int) -> tuple[StripValidity, Any, int]:
+        with rows.again() as own:
+            pixels = own.surveyed(first, last)
+        validity = strip_validity(pixels.valid, pixels.black)
+        some = pixels if every == 1 else pixels.part(counted[first:last])
+        return validity, count(some) if limits is None else 0, some.valid_pixels
+
+    strips_of_image, counts, valid = {}, np.zeros((), np.int64), 0
+    # Eight threads: each decodes a strip.
+    with ThreadPoolExecutor(min(8, usable_cpus()), "predict-count") as pool:
+        for run, result in zip(runs, pool.map(shown, *zip(*runs, strict=True)), strict=True):
+            strips_of_image[run[0]] = result[0]
+            counts, valid = counts + result[1], valid + result[2]
+    if scene.black_decides:
+        bits, _ = decide(strips_of_image, height, width)
+        bits = np.full((height, -(-width // 8)), 255, np.uint8) if bits is None else bits
+        write_bits(str(mask), bits)
+        if limits is None:  # black pixels that are imagery
+            now = sum(int(np.unpackbits(row, count=width).sum()) for row in bits[counted])
+            add_black(counts, now - valid)
+    return percentile_limits(counts) if limits is None else limits

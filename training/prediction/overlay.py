@@ -27,7 +27,7 @@ from geoprep.texts import printable
 from geoprep.views.display import CLASS_OPACITY, natural_bands
 from training.checkpoint import ModelInfo
 from training.pictures import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, colours_of, draw_legend
-from training.prediction.images import ImageSource, bounded_cache
+from training.prediction.images import ImageSource
 from training.runners.decoding import CLASS_BAND, ROAD_BAND, SPEED_BAND
 
 LONGEST = 2048
@@ -144,7 +144,7 @@ def _brightened(
     corner = (left, top) if source.on_image else (left * right, top * down)
     part = Window(*map(round, corner), *reversed(source.part_lengths))
     part = part.intersection(Window(0, 0, *reversed(source.lengths)))
-    with bounded_cache(), open_image(source.scene.address) as dataset:
+    with rasterio.Env(GDAL_CACHEMAX=128), open_image(source.scene.address) as dataset:
         raster = Raster.of(dataset)
         if raster.palette is not None:
             indexes = nearest_pixels(dataset.read, 1, part, shape)

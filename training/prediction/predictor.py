@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.cog.spool import Shape
@@ -28,7 +27,7 @@ from training.prediction.area import read_area
 from training.prediction.device import Device
 from training.prediction.device_check import check_device
 from training.prediction.host import Host
-from training.prediction.images import ImageReader, ImageSource
+from training.prediction.images import ImageSource, look, scene_rows
 from training.prediction.journal import WriteJournal
 from training.prediction.predict_options import PredictOptions, known_limits
 from training.prediction.prediction_tags import band_names, tiff_tags
@@ -42,8 +41,6 @@ FORMAT = 3
 
 READING = ("gsd", "grid", "bands", "rescale", "nodata", "allow_no_crs", "pixel_size")
 """Options that the pixels of an image depend on, as the model sees them."""
-
-Limits = NDArray[np.float64]
 
 Output = tuple[Any, float]
 """Probabilities, float32 (n, y, x, channel), and the seconds that they took."""
@@ -162,13 +159,10 @@ class Predictor:
         with WriteJournal(target, signed | own) as journal:
             continued = journal.continued
             try:
-                open_reader = partial(ImageReader, source, journal.folder / "valid.bits")
-                reader = open_reader()
+                mask = journal.folder / "valid.bits"
+                reader = scene_rows(source, mask, ahead=place.decoders > 1)
                 if not continued:
-                    reader.decide_validity()
-                    limits = source.limits
-                    limits = reader.scene_limits(place.count) if limits is None else limits
-                    journal.settle(limits=limits.tolist())
+                    journal.settle(limits=look(source, reader, mask, place.count).tolist())
                 info, names = self.info, self._bands
                 shape = Shape(len(names), *source.shape)
                 by_mode = [CLASS_BAND if info.has_classes else SPEED_BAND]
@@ -181,14 +175,12 @@ class Predictor:
                     record=journal.add_row,
                 ) as writer:
                     limits = np.array(journal.settled["limits"])
+                    reading = WindowRows(source, reader, limits, self.grid(source), place)
                     # A device has memory for the rows of one image; the host prepares the next one.
                     with runner.turns if isinstance(place, Device) else nullcontext():
-                        mask = journal.folder / "valid.bits"
-                        self._check_device(
-                            partial(ImageReader, source, mask), limits, place, runner
-                        )
-                        stats = self._write_rows(reader, limits, writer, runner, place, progress)
-                    reader.require_unchanged()
+                        self._check_device(reading, runner)
+                        stats = self._write_rows(reading, writer, runner, progress)
+                    source.require_unchanged()
                     writer.finish(journal.whole, tiff_tags(source, info, names, signed))
                     journal.deliver()
             except OSError:
@@ -201,33 +193,25 @@ class Predictor:
         stats.seconds = time.perf_counter() - began
         return stats
 
-    def _check_device(
-        self,
-        open_reader: Callable[[], ImageReader],
-        limits: Limits,
-        place: Host | Device,
-        runner: Runner,
-    ) -> None:
+    def _check_device(self, reading: WindowRows, runner: Runner) -> None:
         """Compare a window of a runner on a device with the host's, once; see `check_device`."""
         if self.on_host is None or runner.compiled or runner.description in self.checked:
             return
         how = self.info, self.options, self.threshold, self.spread
         on_device, on_host = (partial(self._forward, of) for of in (runner, self.on_host()))
-        if check_device(open_reader, limits, how, (place, on_device), on_host):
+        if check_device(reading, how, on_device, on_host):
             self.checked.add(runner.description)
 
     def _write_rows(
         self,
-        reader: ImageReader,
-        limits: Limits,
+        reading: WindowRows,
         writer: CogWriter,
         runner: Runner,
-        place: Host | Device,
         progress: ProgressCallback,
     ) -> PredictStats:
         """Predict and write all rows that are not written yet."""
-        source, stats = reader.source, PredictStats()
-        grid, views = self.grid(source), len(VIEWS[self.options.tta])
+        source, grid, place = reading.source, reading.grid, reading.place
+        stats, views = PredictStats(), len(VIEWS[self.options.tta])
         channels, bands = self.info.channels + self.spread, len(self._bands)
         how = self.info, self.options, self.threshold, self.spread
         convert: Callable[..., Any] | None = place.to_bytes(*how)
@@ -241,10 +225,9 @@ class Predictor:
             end, stop, convert = back.first_needed, back.last_needed, None
         first = grid.rows.first_touching(end)
         stop = sum(s < stop for s in grid.rows.starts) if top + writer.next_row < bottom else first
-        reading = WindowRows(reader, limits, grid, place).read(first, stop)
         with (
             pool,
-            closing(prefetched(reading)) as rows,
+            closing(prefetched(reading.read(first, stop))) as rows,
             place.blender(grid, channels, bands, convert) as blender,
             closing(
                 self._outputs(_batches(rows, grid, place), grid, runner, place, stats)
@@ -268,7 +251,7 @@ class Predictor:
                     stats.image_pixels += max(0, high - low) * wide
                     end = max(end, high)
         stats.lost = int(back.lost if back else blender.lost)
-        stats.at_ends = int(reader.ends) / max(int(reader.values), 1)
+        stats.at_ends = int(reading.ends) / max(int(reading.values), 1)
         stats.forward_seconds += sum(a.elapsed_time(b) for a, b in place.timings) / 1000
         progress(grid.pixels)
         return stats

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.cpus import usable_cpus
 from geoprep.imagery.resample import pixel_edges
 from geoprep.imagery.rescale import lookup_tables
+from geoprep.imagery.rows import SceneRows
 from training.prediction.area import mask_of
-from training.prediction.images import ImageReader, ReadRows
+from training.prediction.images import ImageSource
 from training.prediction.windows import BESIDE, Doubles, WindowGrid
 
 T = TypeVar("T")
@@ -41,21 +43,28 @@ class WindowRows:
 
     def __init__(
         self,
-        reader: ImageReader,
+        source: ImageSource,
+        pixels: SceneRows,
         limits: Doubles,
         grid: WindowGrid,
         place: Any,  # noqa: ANN401 - as above
     ) -> None:
-        self._reader, self._grid, self._place = reader, grid, place
-        self._tables = lookup_tables(limits, reader.source.scene.dtype)
+        self.source, self.grid, self.place, self._pixels = source, grid, place, pixels
+        self._limits, self._tables = limits, lookup_tables(limits, source.scene.dtype)
+        self.values = self.ends = 0  # stretched by limits that are known, and to 1 or 255 of these
+
+    def again(self, grid: WindowGrid, place: Any) -> WindowRows:  # noqa: ANN401 - as above
+        """Return what reads rows of other windows of the image, perhaps to another place."""
+        return WindowRows(self.source, self._pixels.again(), self._limits, grid, place)
 
     def read(self, first: int = 0, stop: int | None = None) -> Iterator[WindowRow]:
         """Yield the rows of windows from ``first`` to before ``stop``."""
-        source, grid, place = self._reader.source, self._grid, self._place
+        source, grid, place = self.source, self.grid, self.place
         rows, height, width = grid.rows, grid.rows.side, grid.columns.covered
         before: WindowRow | None = None
         starts, side = grid.columns.starts, grid.columns.side
-        with self._reader.opened(place.decoders) as read, place.working():
+        threads = ThreadPoolExecutor(min(place.decoders, usable_cpus()), "predict-decode")
+        with threads as pool, self._pixels, place.working():
             for index in range(first, len(rows.starts) if stop is None else stop):
                 top, parts = rows.starts[index], grid.parts(index)
                 image = place.filled((height, width, len(source.scene.bands)), 0)
@@ -66,7 +75,9 @@ class WindowRows:
                     kept = max(0, height - moved)
                     image[:kept], valid[:kept] = before.image[moved:], before.valid[moved:]
                 seen_top, fresh_top = (int(row * source.scales[0]) for row in (top, top + kept))
-                seen = [self._fill(read, top + kept, parts, image[kept:], valid[kept:])]
+                if place.decoders > 1:
+                    self._pixels.decode_ahead(pool, fresh_top)
+                seen = [self._fill(top + kept, parts, image[kept:], valid[kept:])]
                 if before is not None:
                     kept_rows = slice(seen_top - before.seen_top, fresh_top - before.seen_top)
                     seen.insert(0, before.seen[kept_rows])
@@ -81,14 +92,13 @@ class WindowRows:
         if inside.shape == image.shape:
             return image
         down, across = (
-            self._place.put(length - 1 - abs(np.arange(side) % max(2 * length - 2, 1) - length + 1))
+            self.place.put(length - 1 - abs(np.arange(side) % max(2 * length - 2, 1) - length + 1))
             for side, length in zip(image.shape[:2], inside.shape[:2], strict=True)
         )
         return inside[down][:, across]
 
     def _fill(
         self,
-        read: ReadRows,
         top: int,
         parts: Sequence[tuple[int, int]],
         image: Any,  # noqa: ANN401 - as above
@@ -99,11 +109,10 @@ class WindowRows:
         ``parts`` are their first and last columns. Return the bits ``seen`` of the rows of the
         image under them, see `WindowRow`.
         """
-        reader, place = self._reader, self._place
-        source = reader.source
+        source, place = self.source, self.place
         scale_y, scale_x = source.scales
         beside = BESIDE if source.on_image else 0
-        step = max(1, int(reader.rows_at_a_time / scale_y))
+        step = max(1, int(source.rows_at_a_time / scale_y))
         end, seen, seen_top = min(top + len(image), source.height), [], int(top * scale_y)
         for start in range(top, end, step):
             stop = min(start + step, end)
@@ -114,11 +123,11 @@ class WindowRows:
             for left, right in parts:
                 xs = pixel_edges(left, right - left, 1, scale_x, source.lengths[1])
                 near, far = int(xs[0]), int(np.ceil(xs[-1]))
-                pixels = read(first, last, near, far)
+                pixels = self._pixels.pixels(slice(first, last), slice(near, far))
                 fresh, known = place.render(pixels, self._tables, ys - first, xs - near)
                 if source.limits is not None:
-                    reader.values += (fresh != 0).sum()
-                    reader.ends += ((fresh == 1) | (fresh == 255)).sum()
+                    self.values += (fresh != 0).sum()
+                    self.ends += ((fresh == 1) | (fresh == 255)).sum()
                 if source.on_image:
                     here[:, near:far] = 1 if pixels.valid is None else pixels.valid
                 if source.area is not None:

@@ -103,17 +103,17 @@ def test_prediction_reads_floats_as_a_store_does(tmp_path):
     from helpers.predict_cases import FACTS, predict_options
 
     from training.prediction.host import Host
-    from training.prediction.images import ImageReader, inspect_image
+    from training.prediction.images import inspect_image, look, scene_rows
     from training.prediction.window_rows import WindowRows
     from training.prediction.windows import window_grid
 
     values = spread("float32", 0.02, 0.31)
     path = write_image(tmp_path / "a.tif", values, PLACES["utm"])
     source = inspect_image(str(path), FACTS, predict_options(rescale="scene", gsd="image"))
-    reader = ImageReader(source, tmp_path / "valid.bits")
-    reader.decide_validity()
-    limits = reader.scene_limits()
+    mask = tmp_path / "valid.bits"
+    pixels = scene_rows(source, mask, ahead=False)
+    limits = look(source, pixels, mask)
     grid = window_grid(source.height, source.width, 128, 16, 1)
-    (row,) = WindowRows(reader, limits, grid, Host()).read()
+    (row,) = WindowRows(source, pixels, limits, grid, Host()).read()
     np.testing.assert_array_equal(row.image[:90, :70], expected_bytes(values, limits))
     assert source.scene.dtype == "float32"

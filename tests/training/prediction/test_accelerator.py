@@ -31,7 +31,7 @@ from training import predict as command
 from training.prediction import device, instances, job, predictor
 from training.prediction.device import IN_FLIGHT, Device
 from training.prediction.host import Host
-from training.prediction.images import ImageReader, inspect_image
+from training.prediction.images import inspect_image, look
 from training.prediction.instances import run_instances
 from training.prediction.job import open_job
 from training.prediction.predictor import Predictor
@@ -255,20 +255,21 @@ def test_a_device_predicts_one_image_while_the_next_is_prepared(tmp_path, monkey
     for number in range(3):
         write_image(tmp_path / "in" / f"{number}.tif", pixels(130, 150, seed=number))
     seconds = threading.Semaphore(0)
-    prepare, write, inside = ImageReader.decide_validity, Predictor._write_rows, threading.Lock()
+    write, inside = Predictor._write_rows, threading.Lock()
 
-    def decide_validity(self):
-        prepare(self)
+    def look_and_count(*args):
+        limits = look(*args)
         seconds.release()
+        return limits
 
-    def write_rows(self, reader, *rest):
+    def write_rows(self, reading, *rest):
         assert inside.acquire(blocking=False), "two images are on the device"
-        if not reader.source.name.startswith("2"):  # the last one that is taken
+        if not reading.source.name.startswith("2"):  # the last one that is taken
             assert seconds.acquire(timeout=60), "this one"
             assert seconds.acquire(timeout=60), "the next one"
             seconds.release()
         with closing(SimpleNamespace(close=inside.release)):
-            return write(self, reader, *rest)
+            return write(self, reading, *rest)
 
     def predict(out):
         given = {"images": (str(tmp_path / "in"),), "window": 64, "overlap": 16, "device": "cpu"}
@@ -282,7 +283,7 @@ def test_a_device_predicts_one_image_while_the_next_is_prepared(tmp_path, monkey
     expected = predict(tmp_path / "host")
     for module in (predictor, job):
         monkeypatch.setattr(module, "has_streams", lambda where: True)
-    monkeypatch.setattr(ImageReader, "decide_validity", decide_validity)
+    monkeypatch.setattr(predictor, "look", look_and_count)
     monkeypatch.setattr(Predictor, "_write_rows", write_rows)
     for found, of_host in zip(predict(tmp_path / "device"), expected, strict=True):
         assert abs(found - of_host).max() <= 1

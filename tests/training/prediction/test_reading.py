@@ -1,7 +1,6 @@
 """How an image is read: its bands, grid and limits; the pixels under each row of windows."""
 
 from contextlib import closing, nullcontext
-from copy import deepcopy
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -14,6 +13,7 @@ from rasterio.enums import ColorInterp
 
 from geoprep import build_zarr
 from geoprep.errors import ImageError, UsageError
+from geoprep.imagery import rows as rows_of_scenes
 from geoprep.imagery.counts import count_source
 from geoprep.imagery.decoding import read_pixels
 from geoprep.imagery.description import NOTHING_STATED, Stated
@@ -25,7 +25,7 @@ from training.data import model_info
 from training.prediction import images
 from training.prediction.device import Device
 from training.prediction.host import Host
-from training.prediction.images import ImageReader, inspect_image
+from training.prediction.images import inspect_image, look, scene_rows
 from training.prediction.predict_options import check_gsd, known_limits
 from training.prediction.window_rows import WindowRows, prefetched
 from training.prediction.windows import WindowGrid, plan_axis
@@ -37,22 +37,22 @@ def inspected(path, facts=FACTS, stated=NOTHING_STATED, **options):
     return inspect_image(str(path), facts, predict_options(**options), stated=stated)
 
 
-def reader_of(source, folder):
-    """Return what reads an image whose validity is decided."""
-    reader = ImageReader(source, folder / "valid.bits")
-    reader.decide_validity()
-    return reader
+def looked(source, folder, *, ahead=False):
+    """Return what reads an image, and its limits, after a look."""
+    mask = folder / "valid.bits"
+    pixels = scene_rows(source, mask, ahead=ahead)
+    return pixels, look(source, pixels, mask)
 
 
-def read_all(reader, limits, window, overlap):
+def read_all(source, pixels, limits, window, overlap):
     """Return the image put together from its rows of windows, and those."""
-    source = reader.source
     rows, columns = (plan_axis(n, window, overlap) for n in (source.height, source.width))
     whole = np.zeros((source.height, source.width, len(source.scene.bands)), np.uint8)
     valid = np.zeros((source.height, source.width), np.uint8)
     grid = WindowGrid(rows, columns, 1)
-    on_device = WindowRows(deepcopy(reader), limits, grid, Device(torch.device("cpu"))).read()
-    found = list(WindowRows(reader, limits, grid, Host()).read())
+    device = Device(torch.device("cpu"))
+    on_device = WindowRows(source, pixels.again(), limits, grid, device).read()
+    found = list(WindowRows(source, pixels, limits, grid, Host()).read())
     for row, same in zip(found, on_device, strict=True):
         assert row.full == same.full
         for part in ("image", "valid", "seen"):
@@ -68,11 +68,12 @@ def read_all(reader, limits, window, overlap):
 
 @pytest.mark.parametrize(("height", "width"), [(300, 170), (128, 128), (20, 500), (7, 3)])
 def test_window_rows_contain_the_image(tmp_path, height, width, monkeypatch):
-    monkeypatch.setattr(images, "_READ_BYTES", 37 * width * 4)
+    monkeypatch.setattr(images, "READ_BYTES", 37 * width * 4)
+    monkeypatch.setattr(rows_of_scenes, "_STRIP_ROWS", 20)
     values = pixels(height, width)
     values[: height // 2, : width // 3] = 0
     source = inspected(write_image(tmp_path / "a.tif", values))
-    whole, valid, _ = read_all(reader_of(source, tmp_path), AS_IS, 96, 32)
+    whole, valid, _ = read_all(source, looked(source, tmp_path)[0], AS_IS, 96, 32)
     np.testing.assert_array_equal(whole, values)
     np.testing.assert_array_equal(valid != 0, values.any(axis=2))
 
@@ -81,7 +82,7 @@ def test_window_rows_contain_the_image(tmp_path, height, width, monkeypatch):
 def test_small_image_is_mirrored_beyond_its_edge(tmp_path, height, width):
     values = pixels(height, width)
     source = inspected(write_image(tmp_path / "a.tif", values))
-    (row,) = read_all(reader_of(source, tmp_path), AS_IS, 96, 32)[2]
+    (row,) = read_all(source, looked(source, tmp_path)[0], AS_IS, 96, 32)[2]
     beyond = [(0, n - m) for n, m in zip(row.image.shape, values.shape, strict=True)]
     np.testing.assert_array_equal(row.image, np.pad(values, beyond, mode="reflect"))
 
@@ -92,7 +93,7 @@ def test_resampling_is_that_of_a_store(tmp_path, factor):
     values[50:80] = 0
     path = write_image(tmp_path / "a.tif", values)
     source = inspected(path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)))
-    whole, valid, _ = read_all(reader_of(source, tmp_path), AS_IS, 96, 32)
+    whole, valid, _ = read_all(source, looked(source, tmp_path)[0], AS_IS, 96, 32)
     scale_y, scale_x = source.scales
     ys = pixel_edges(0, source.height, 1, scale_y, 210)
     xs = pixel_edges(0, source.width, 1, scale_x, 155)
@@ -214,19 +215,19 @@ def test_image_without_crs_is_resampled_by_its_pixel_size(tmp_path):
 
 
 def test_limits_of_a_scene_equal_those_of_a_store(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, "_READ_BYTES", 50 * 70 * 8)
+    monkeypatch.setattr(images, "READ_BYTES", 50 * 70 * 8)
     values = pixels(300, 70, dtype="uint16", top=2000)
     values[:40] = 0
     path = write_image(tmp_path / "a.tif", values)
     source = inspected(path, rescale="scene")
     assert known_limits(replace(FACTS, rescale="scene"), "checkpoint") is None
     wanted = np.percentile(values[40:].reshape(-1, 3), (2, 98), axis=0).T
-    np.testing.assert_array_equal(reader_of(source, tmp_path).scene_limits(), wanted)
+    np.testing.assert_array_equal(looked(source, tmp_path)[1], wanted)
     monkeypatch.setattr(images, "_MOST_COUNTED", 300 * 70 / 2)
     monkeypatch.setattr(images, "_COUNTED_ROWS", 40)  # rows 80 to 119, 160 to 199, 240 to 279
     rows = np.arange(300)
     wanted = np.percentile(values[(rows >= 40) & (rows // 40 % 2 == 0)], (2, 98), axis=(0, 1)).T
-    np.testing.assert_array_equal(reader_of(source, tmp_path).scene_limits(), wanted)
+    np.testing.assert_array_equal(looked(source, tmp_path)[1], wanted)
     np.testing.assert_array_equal(known_limits(FACTS, "5,600"), [[5, 600]] * 3)
     with pytest.raises(ImageError, match=r"uint16.*`rescale` scene, or LO,HI"):
         inspected(path)
@@ -243,10 +244,10 @@ def test_nodata_is_that_of_the_store_that_a_model_was_trained_on(tmp_path, rule,
     store = StoreReader.open(tmp_path / "a.zarr")
     info = ModelInfo.from_plain(asdict(model_info([store], model="resnet34-unet")))
     source = inspected(image, info)
-    reader = reader_of(source, tmp_path)
-    np.testing.assert_array_equal(reader.scene_limits(), store.scenes.limits[0])
+    reader, limits = looked(source, tmp_path)
+    np.testing.assert_array_equal(limits, store.scenes.limits[0])
     assert source == (inspected(image, nodata=str(rule)) if rule else inspected(image))
-    _, valid, _ = read_all(reader, AS_IS, 64, 32)
+    _, valid, _ = read_all(source, reader, AS_IS, 64, 32)
     assert valid[:30].any() == (rule == "none")
     assert valid[30:].all()
 
@@ -254,42 +255,42 @@ def test_nodata_is_that_of_the_store_that_a_model_was_trained_on(tmp_path, rule,
 @pytest.mark.parametrize("metres", [GSD, 1.7 * GSD, 0.6 * GSD])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 def test_decoded_rows_are_those_of_the_image(tmp_path, monkeypatch, metres, dtype):
-    monkeypatch.setattr(images, "_READ_BYTES", 20 * 150 * 4)  # blocks of 20 and 10 rows
+    monkeypatch.setattr(images, "READ_BYTES", 20 * 150 * 4)
+    monkeypatch.setattr(rows_of_scenes, "_STRIP_ROWS", 20)
     values = pixels(170, 150, dtype=dtype)
     values[40:55, :30] = 0
     path = write_image(tmp_path / "a.tif", values)
     source = inspected(path, rescale="scene", gsd=str(metres))
-    kept = reader_of(source, tmp_path)
-    limits = kept.scene_limits()
-    monkeypatch.setattr(images, "_KEPT_BYTES", values.nbytes - 1)
-    wanted = read_all(reader_of(source, tmp_path), limits, 64, 32)
+    kept, limits = looked(source, tmp_path)
+    monkeypatch.setattr(rows_of_scenes, "_MOST_BYTES", values.nbytes - 1)
+    again, same = looked(source, tmp_path)
+    np.testing.assert_array_equal(limits, same)
+    wanted = read_all(source, again, limits, 64, 32)
     path.unlink()  # nothing is read again
-    monkeypatch.setattr(images, "open_image", lambda *_: nullcontext())
-    for array, expected in zip(read_all(kept, limits, 64, 32)[:2], wanted[:2], strict=True):
+    monkeypatch.setattr(rows_of_scenes, "open_image", lambda *_: nullcontext())
+    for array, expected in zip(read_all(source, kept, limits, 64, 32)[:2], wanted[:2], strict=True):
         np.testing.assert_array_equal(array, expected)
 
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_black_is_nodata_where_a_store_of_the_image_has_it(tmp_path, monkeypatch, dtype, kept):
-    monkeypatch.setattr(images, "_READ_BYTES", 20 * 150 * 4)
+    monkeypatch.setattr(rows_of_scenes, "_STRIP_ROWS", 10)
     if not kept:
-        monkeypatch.setattr(images, "_KEPT_BYTES", 0)
+        monkeypatch.setattr(rows_of_scenes, "_MOST_BYTES", 20 * 150 * 3)
     values = pixels(170, 150).astype(dtype)
     values[:60, :30] = 0
     values[40:120, 60:140] = 0  # within: imagery
     path = write_image(tmp_path / "a.tif", values)
     source = inspected(path, rescale="scene", gsd="image")
     assert source.scene.black_decides
-    reader = reader_of(source, tmp_path)
-    limits = reader.scene_limits()
+    reader, limits = looked(source, tmp_path)
     with rasterio.open(path) as dataset:
         read = read_pixels(dataset, (1, 2, 3))
     np.testing.assert_array_equal(read.valid[40:120, 60:140], 1)
     np.testing.assert_array_equal(limits, percentile_limits(count_source(read)))
-    resumed = ImageReader(source, tmp_path / "valid.bits")
-    for every in (reader, resumed):
-        whole, valid, _ = read_all(every, limits, 64, 32)
+    for every in (reader, scene_rows(source, tmp_path / "valid.bits", ahead=True)):
+        whole, valid, _ = read_all(source, every, limits, 64, 32)
         np.testing.assert_array_equal(valid, read.valid)
         assert not whole[:60, :30].any()
         assert whole[valid != 0].all()
