@@ -12,7 +12,7 @@ import numpy as np
 
 from geoprep import __version__
 from geoprep.building.inputs import inputs_digest, with_equal_images
-from geoprep.building.options import BuildOptions
+from geoprep.building.options import BuildOptions, parse_rescale
 from geoprep.building.request import check_kinds
 from geoprep.building.scene import ALL_BACKGROUND, Described, Planned, describe_scenes
 from geoprep.building.splits import divide
@@ -70,12 +70,17 @@ class Plan:
     def needs_survey(self, scene: Planned) -> bool:
         """Return whether a scene must be surveyed before its shards are built.
 
-        A scene in several shards needs the same limits and status in all of them. Limits of a
-        whole city need the histogram of every scene.
+        A scene in several shards needs the same limits and status in all of them, unless limits are
+        given, every pixel is valid, and its label is no raster, whose values are checked. Limits of
+        a whole city need the histogram of every scene.
         """
         if scene.failure:
             return False
-        return self.meta.rescale == "city" or self.in_several_shards(scene)
+        if self.meta.rescale == "city":
+            return True
+        is_known = parse_rescale(self.meta.rescale) is not None and scene.pixels.all_valid
+        has_raster = scene.label and self.options.raster_rule(scene.label) is not None
+        return self.in_several_shards(scene) and bool(has_raster or not is_known)
 
     def in_several_shards(self, scene: Planned) -> bool:
         """Return whether a scene's tiles are in more than one shard."""

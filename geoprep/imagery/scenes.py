@@ -26,6 +26,7 @@ class OpenScene:
     black_decides: bool  # on nodata, where it is connected with the edge: nothing states it
     block_rows: int  # of the blocks that the file consists of
     leaves_out_alpha: bool  # whether the last of four bands is left out, as alpha
+    all_valid: bool = False  # whether every pixel is known to hold imagery, before one is read
 
     @property
     def doubt(self) -> str:
@@ -57,7 +58,12 @@ def open_scene(
         nodata = stated.nodata
     dtype, units = raster.dtype_of(bands), raster.units_of(bands, stated.units)
     black_decides, alpha = nodata is None and not states_nodata, raster.leaves_out_alpha(bands)
+    all_valid = nodata == "none" and not states_nodata and not dtype.startswith("float")
     address, blocks = raster.files[0], raster.block_rows
     return OpenScene(
-        address, grid, tuple(bands), dtype, units, nodata, black_decides, blocks, alpha
+        *(address, grid, tuple(bands), dtype, units, nodata),
+        black_decides=black_decides,
+        block_rows=blocks,
+        leaves_out_alpha=alpha,
+        all_valid=all_valid,
     )

@@ -83,9 +83,13 @@ def test_black_inside_a_scene_is_imagery_in_all_of_its_shards(tmp_path):
     assert np.array_equal(whole.tiles.valid_fraction, parted.tiles.valid_fraction)
 
 
-@pytest.mark.parametrize("held", [0, 1 << 20], ids=["not held", "held"])
-def test_the_rows_of_a_scene_are_decoded_once_or_twice(tmp_path, monkeypatch, held):
-    """Once if they stay in memory from the survey to the tiles, and never by each row of tiles."""
+@pytest.mark.parametrize(
+    ("held", "options", "times"),
+    [(0, {}, 2), (0, {"nodata": "none"}, 1), (1 << 20, {}, 1)],
+    ids=["not held", "without a survey", "held"],
+)
+def test_the_rows_of_a_scene_are_decoded_once_or_twice(tmp_path, monkeypatch, held, options, times):
+    """Once if they stay in memory or need no survey, and never by each row of tiles."""
     monkeypatch.setattr(rows, "_MOST_BYTES", held)
     monkeypatch.setattr(rows, "_STRIP_ROWS", 50)
     scene = write_scene(tmp_path, "large", texture(300, 420))
@@ -95,12 +99,13 @@ def test_the_rows_of_a_scene_are_decoded_once_or_twice(tmp_path, monkeypatch, he
         monkeypatch.setattr(
             rows, name, lambda *a, usual=usual, calls=calls: calls.append(a) or usual(*a)
         )
-    plan = plan_of([scene], tile=64, levels=2, shard_tiles=14)
+    plan = plan_of([scene], tile=64, levels=2, shard_tiles=14, **options)
     assert plan.shards == 3
+    assert plan.needs_survey(plan.scenes[0]) != bool(options)
     build(plan, tmp_path / "a.zarr", Threads(1))
     decoded = sum(window[3] for window in read)
-    assert len(opened) == (1 if held else 1 + 3)
-    assert decoded == 300 if held else 600 <= decoded <= 600 + 2 * 100
+    assert len(opened) == (1 if held else times - 1 + 3)
+    assert decoded == 300 if held else 300 * times <= decoded <= 300 * times + 2 * 100
     assert not rows._scenes._slots
     assert not rows._shared._slots
 
