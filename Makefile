@@ -9,7 +9,7 @@ DEMO = demo
 SCENES = 24
 SIZE = 1300
 TILE = 652
-FIT = --level 163 --crop 128 --init-from synthetic --epochs 2
+FIT = --level 163 --crop 128 --init-from synthetic --epochs 8
 # A scene that is not used for training.
 CHIP = chip8
 # Tests run in one process per core, each file in one process, so that its fixtures are built once.
@@ -53,7 +53,7 @@ demo: .venv/.core
 	@printf '  %-14s %s\n' data/ 'a synthetic city: GeoTIFF scenes and GeoJSON roads in SpaceNet 5 layout' \
 		moscow.zarr 'its store: uint8 tiles with speed labels, three levels' \
 		preview.png 'a picture of six scenes with their labels' \
-		run/ 'a trained ResNet34-UNet, the model of the initial weights: best.pt, curves.png, a picture per epoch' \
+		run/ 'a trained model: best.pt, curves.png, a picture per epoch' \
 		predictions/ 'roads and speeds of a scene that was not trained on: a GeoTIFF and a picture' \
 		roads.gpkg 'its road network, for routing; QGIS opens it coloured by speed' \
 		roads.png 'a picture of the network over the image'
@@ -93,7 +93,7 @@ synthetic: .venv/.dev
 		.venv/bin/geoprep build-zarr --city $$1 --source build/synthetic/$$2 --gsd $$3 --tile 163 --levels 1 --val 0 \
 			--out build/synthetic/$$2.zarr; \
 	done
-	.venv/bin/geoprep fit build/synthetic/*.zarr --model resnet34-unet --epochs 4 --crop 128 --crops-per-tile 1 --batch-size 4 --seed 1 \
+	.venv/bin/geoprep fit build/synthetic/*.zarr --model unet-small --epochs 14 --crop 128 --crops-per-tile 1 --batch-size 8 --seed 1 \
 		--out build/synthetic/run
 	.venv/bin/python docs/synthetic_weights.py build/synthetic/run/best.pt
 

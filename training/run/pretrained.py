@@ -20,7 +20,7 @@ from training.model.build import RESNET34_UNET, SMP, UNET_SMALL, ModelInfo, smp_
 from training.settings import Config
 
 SYNTHETIC = Path(__file__).with_name("synthetic.pt")
-"""Half of a model of synthetic cities with pixels of 1.1 m, of at most 5 MB (`make synthetic`)."""
+"""An `unet-small` of synthetic cities with pixels of 1.1 m, at most 4.5 MB (`make synthetic`)."""
 
 IMAGENET_URL = "https://download.pytorch.org/models/resnet34-b627a593.pth"
 """torchvision's ResNet34_Weights.IMAGENET1K_V1; the name ends in the start of its SHA-256."""
