@@ -49,7 +49,7 @@ def draw(demo: Path, scene: str, out: Path) -> None:
     (prediction,) = (demo / "predictions").glob(f"*_{scene}.tif")
     with rasterio.open(prediction) as dataset:
         predicted, bounds, crs = dataset.read(2), dataset.bounds, dataset.crs
-    edges = gp.read_network(demo / "roads.gpkg").to_crs(crs).edges
+    edges = gp.read_network(demo / "roads.gpkg").edges.to_crs(crs)
 
     mpl.rcParams.update({"font.size": 11, "savefig.dpi": 100})
     figure, axes = plt.subplots(1, 4, figsize=(14, 3.85), layout="constrained")
