@@ -16,7 +16,7 @@ from scipy.ndimage import binary_erosion, distance_transform_edt
 from geoprep.classes.class_rasters import NODATA, class_names, raster_files, read_classes
 from geoprep.errors import UsageError
 from geoprep.labels.raster_rules import ClassRaster
-from geoprep.sources.label_matching import NamedImage, assigned
+from geoprep.sources.label_matching import named_like
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +165,7 @@ def _pairs(
     if len(truths) == len(proposals) == 1:
         return [(truths[0].stem, truths[0], proposals[0])]
     true_files, found_files = _by_scene(truths, scene_key), _by_scene(proposals, scene_key)
-    if not true_files.keys() & found_files.keys():  # as a build pairs masks and images
-        images = [NamedImage(key, str(file)) for key, file in found_files.items()]
-        owned, others, _ = assigned(list(map(str, truths)), images)
-        true_files = {scene: Path(file) for scene, file in owned.items()}
-        true_files |= {Path(file).stem: Path(file) for file in others}
+    true_files = named_like(true_files, found_files)  # as a build pairs masks and images
     if not true_files.keys() & found_files.keys():
         raise UsageError(
             f"{truths[0].parent} and {proposals[0].parent} have no scene in common: name the files "

@@ -12,11 +12,14 @@ the name. A pattern such as ``mask_{name}`` replaces these rules.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from geoprep.errors import SourceError
+
+T = TypeVar("T")
 
 # Files used from a folder, or from a pattern without a suffix of its own.
 IMAGE_SUFFIXES = (".tif", ".tiff", ".vrt", ".jp2", ".img", ".png", ".jpg", ".jpeg")
@@ -116,6 +119,19 @@ def assigned(
         if before is None or closeness > before[0]:
             owned[scene] = (closeness, file)
     return {scene: file for scene, (_, file) in owned.items()}, orphans, notes
+
+
+def named_like(scenes: Mapping[str, T], others: Collection[str]) -> dict[str, T]:
+    """Return scenes by the names that others have for them; as they are if they share a name.
+
+    A label is that of an image by the rules of `assigned`.
+    """
+    if not scenes.keys().isdisjoint(others):
+        return dict(scenes)
+    files = {f"{name}.label": name for name in scenes}  # a suffix, as names may have a dot
+    owned, _, _ = assigned([*files], [NamedImage(other, f"{other}.image") for other in others])
+    names = {files[file]: other for other, file in owned.items()}
+    return {names.get(name, name): scene for name, scene in scenes.items()}
 
 
 def _carriers(images: Iterable[NamedImage], names: Callable[[NamedImage], set[str]]) -> Carriers:

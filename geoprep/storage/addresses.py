@@ -132,7 +132,7 @@ def is_local(address: str) -> bool:
 
 
 def joined(addresses: Iterable[str]) -> str:
-    """Return several addresses as one text: bands of an image, or rasters of one label."""
+    """Return several addresses as one text, the bands of an image."""
     return "\0".join(addresses)
 
 

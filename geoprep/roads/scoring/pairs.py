@@ -17,6 +17,7 @@ from geoprep.roads.graph import clipped
 from geoprep.roads.names import TABLE_SUFFIX
 from geoprep.roads.network import RoadGraph, empty_network, in_crs
 from geoprep.roads.scoring.scene_roads import SceneReader, SceneRoads, name_of
+from geoprep.sources.label_matching import named_like
 from geoprep.sources.scene import natural_key
 
 Border = Literal["image", "ground truth", "none"]
@@ -51,8 +52,9 @@ def pair_scenes(
 
     1. Either side is a network or a file of one scene, a folder with one file per scene, or a
        SpaceNet table (CSV).
-    2. Scenes are matched by the shared part of their names (`scene_key`); two single files are
-       one scene, whatever their names.
+    2. Scenes are matched by the shared part of their names (`scene_key`), or if no two names share
+       it, as a build matches labels and images; two single files are one scene, whatever their
+       names.
     3. Both are clipped to the footprint of the scene's image, where one is given.
     4. A proposal in one file for several scenes is a city: without an image, each scene gets the
        part within the bounding box of its ground truth, so that false roads outside that box do
@@ -67,13 +69,16 @@ def pair_scenes(
     truths, proposals = reader.scenes(truth), reader.scenes(proposal)
     if not truths:
         raise UsageError(f"{truth}: contains no scenes")
+    one_file = not _is_table_or_folder(proposal)
+    names = {*borders} or ({*truths} if one_file else {*proposals})
+    truths = named_like(truths, names)
+    proposals = proposals if one_file else named_like(proposals, names)
     kept = [name for name in truths if only is None or name in only]
     if not kept:
         raise UsageError(f"{truth}: contains no scene of the split, only {_some(truths)}")
     truths = {name: truths[name] for name in sorted(kept, key=natural_key)}
     if images is not None:
         borders = _borders_of_scenes(images, borders, name_of(truth), truths)
-    one_file = not _is_table_or_folder(proposal)
     if one_file:
         proposals = dict.fromkeys(truths, next(iter(proposals.values())))
     elif not set(truths) & set(proposals):

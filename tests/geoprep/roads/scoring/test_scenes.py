@@ -214,6 +214,19 @@ def test_a_folder_of_networks_in_any_format_is_matched_by_name(town, suffix):
     assert found["aoi_7_moscow_chip10"].note == "no proposal"
 
 
+def test_a_folder_is_matched_as_a_build_matches_labels_and_images(town):
+    expected = scored(town, "city.gpkg", images=town / "images")
+    for number in (2, 10, 11):
+        label = town / "labels" / f"AOI_7_Moscow_chip{number}.geojson"
+        label.rename(town / "labels" / f"quay{number}_roads.geojson")
+        image = town / "images" / f"SN5_roads_train_AOI_7_Moscow_PS-RGB_chip{number}.tif"
+        image.rename(town / "images" / f"quay{number}_sat.tif")
+    found = scored(town, "city.gpkg", images=town / "images")
+    assert list(found) == ["quay2_sat", "quay10_sat", "quay11_sat"]
+    for one, same in zip(found.values(), expected.values(), strict=True):
+        assert (one.apls, one.proposal_km, one.border) == (same.apls, same.proposal_km, same.border)
+
+
 def test_a_table_in_pixels_cannot_be_georeferenced_by_a_store(town):
     store = write_store(town / "a.zarr")
     table = town / "submission.csv"
