@@ -116,8 +116,6 @@ class RunProgress:
                 "this checkpoint has no epoch and step: it is for prediction only; resume from "
                 "another one"
             )
-        if "samples" in values:  # of versions whose sums are over samples
-            values = {k: v for k, v in values.items() if k not in ("sums", "samples")}
         try:
             return cls(**values)
         except TypeError as error:

@@ -38,7 +38,7 @@ from training.evaluation.standing import (
     training_scenes,
     unlearned_classes,
 )
-from training.model.losses import ClassLoss, RoadLoss
+from training.model.losses import SummedLoss
 from training.model.trainable import Trainable
 from training.pictures import ANY_ROAD_MPH, Example
 from training.runners.decoding import chosen_threshold, default_threshold, label_bytes
@@ -94,7 +94,7 @@ def validate(
 def _sums(loss: nn.Module, logits: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """Return the number of labelled pixels of a batch, then sums that its loss follows from."""
     count = valid.sum().float().view(1)
-    if isinstance(loss, RoadLoss | ClassLoss):
+    if isinstance(loss, SummedLoss):
         return torch.cat([count, loss.sums(logits, target, valid)])
     total = count * loss(logits, target, valid).total  # of a user, maybe NaN without a label
     return torch.cat([count, total.where(count > 0, 0)])
@@ -108,7 +108,7 @@ def _loss_of(loss: nn.Module, sums: Sequence[Tensor]) -> float:
     labelled, *rest = sum_over_ranks(read or [0.0] * length, torch.device("cpu"))
     if not labelled:
         return math.nan
-    if isinstance(loss, RoadLoss | ClassLoss):
+    if isinstance(loss, SummedLoss):
         return float(loss.of_sums(torch.tensor(rest, dtype=torch.float64)).total)
     return rest[0] / labelled
 

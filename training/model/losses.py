@@ -33,32 +33,48 @@ class LossParts(NamedTuple):
     """Weight of the batch beside others, that of its labelled pixels; None for their number."""
 
 
-class RoadLoss(nn.Module):
-    """A pixelwise loss and soft dice over all channels of a batch together.
+class SummedLoss(nn.Module):
+    """A loss that follows from sums over pixels, which several batches add up.
 
-    ``focal-dice``: focal loss with gamma 2 and no alpha (Lin et al. 2017), for soft targets in the
-    form |t - p|^2 BCE (Li et al. 2020), which is the same for hard ones.
+    ``dice`` is the share of soft dice in it, the rest the pixelwise part ``name``.
     """
 
     weights: Tensor | None
 
     def __init__(
-        self,
-        name: LossName = "focal-dice",
-        channel_weights: Tensor | None = None,
-        dice: float = 0.25,
+        self, name: LossName = "focal-dice", weights: Tensor | None = None, dice: float = 0.25
     ) -> None:
         super().__init__()
         self.name, self.dice = name, dice
-        weights = None if channel_weights is None else channel_weights.float().view(1, -1, 1, 1)
-        self.register_buffer("weights", weights, persistent=False)
+        shaped = None if weights is None else weights.float().view(1, -1, 1, 1)
+        self.register_buffer("weights", shaped, persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor, valid: Tensor) -> LossParts:
-        """Return the loss of logits and target (n, channel, y, x) where ``valid`` (n, y, x)."""
+        """Return the loss of logits (n, channel, y, x) where ``valid`` (n, y, x).
+
+        ``target`` has the shape of the logits; of classes it has their numbers (n, y, x).
+        """
         return self.of_sums(self.sums(logits, target, valid))
 
     def sums(self, logits: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-        """Return sums over the pixels of a batch, fp32 (4,), for `of_sums`; arguments as above."""
+        """Return sums over the pixels of a batch, fp32 (sum,), for `of_sums`; see `forward`."""
+        raise NotImplementedError
+
+    def of_sums(self, sums: Tensor) -> LossParts:
+        """Return the loss of the `sums` of a batch, or of those of several, added up."""
+        raise NotImplementedError
+
+
+class RoadLoss(SummedLoss):
+    """A pixelwise loss and soft dice over all channels of a batch together.
+
+    ``focal-dice``: focal loss with gamma 2 and no alpha (Lin et al. 2017), for soft targets in the
+    form |t - p|^2 BCE (Li et al. 2020), which is the same for hard ones. ``weights`` are those of
+    channels, fp32 (channel,).
+    """
+
+    def sums(self, logits: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+        """See `SummedLoss`."""
         known = valid[:, None]
         weight = known.float() if self.weights is None else known * self.weights
         # Loops over the few channels of a pixel would fill half of a vector.
@@ -76,38 +92,29 @@ class RoadLoss(nn.Module):
         return torch.stack([(pixel * weight).sum(), count, both, either])
 
     def of_sums(self, sums: Tensor) -> LossParts:
-        """Return the loss of the `sums` of a batch, or of those of several, added up."""
+        """See `SummedLoss`."""
         pixel, count, both, either = sums
         main = pixel / count.clamp(min=1)
         dice = 1 - (2 * both + _SMOOTH) / (either + _SMOOTH)
         return LossParts((1 - self.dice) * main + self.dice * dice, main, dice, count.detach())
 
 
-class ClassLoss(nn.Module):
+class ClassLoss(SummedLoss):
     """A pixelwise loss of exclusive classes and the mean soft dice of the classes in the labels.
 
     ``focal-dice``: focal loss with gamma 2, (1 - p)^2 times cross-entropy (Lin et al. 2017).
-    Weights of classes, fp32 (class,), weight the pixels and the dice of each.
+    ``weights`` of classes, fp32 (class,), weight the pixels and the dice of each.
     """
 
-    weights: Tensor | None
-
     def __init__(
-        self, name: LossName = "focal-dice", class_weights: Tensor | None = None, dice: float = 0.25
+        self, name: LossName = "focal-dice", weights: Tensor | None = None, dice: float = 0.25
     ) -> None:
-        super().__init__()
+        super().__init__(name, weights, dice)
         if name == "bce-dice":
             raise UsageError("loss", "bce-dice is for roads: use ce-dice or focal-dice for classes")
-        self.name, self.dice = name, dice
-        weights = None if class_weights is None else class_weights.float().view(1, -1, 1, 1)
-        self.register_buffer("weights", weights, persistent=False)
-
-    def forward(self, logits: Tensor, target: Tensor, valid: Tensor) -> LossParts:
-        """Return the loss of logits (n, class, y, x) and numbers of classes (n, y, x) if valid."""
-        return self.of_sums(self.sums(logits, target, valid))
 
     def sums(self, logits: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-        """Return sums over the pixels of a batch, fp32 (2 + 3 class,), for `of_sums`."""
+        """See `SummedLoss`."""
         logp = functional.log_softmax(logits.float(), dim=1)
         numbers = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
         known = valid[:, None]
@@ -124,7 +131,7 @@ class ClassLoss(nn.Module):
         return torch.cat([torch.stack([pixel.sum(), share.sum()]), both, either, count])
 
     def of_sums(self, sums: Tensor) -> LossParts:
-        """Return the loss of the `sums` of a batch, or of those of several, added up."""
+        """See `SummedLoss`."""
         pixel, share = sums[:2]
         both, either, count = sums[2:].view(3, -1)
         main = pixel / share.clamp(min=_SMOOTH)

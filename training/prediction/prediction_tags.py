@@ -89,14 +89,10 @@ def signature_of(target: Path) -> dict[str, Any] | None:
     """Return the signature of a prediction; None for any other file."""
     try:
         with rasterio.open(target) as dataset:
-            tags = dataset.tags()
-            signature = json.loads(tags.get(SIGNATURE_TAG, "null"))
-            on_image = tags.get("SOURCE_SIZE") == "{} {}".format(*dataset.shape)
+            signature = json.loads(dataset.tags().get(SIGNATURE_TAG, "null"))
     except (RasterioError, ValueError):
         return None
-    if not isinstance(signature, dict):
-        return None
-    return signature if on_image else {"grid": "model"} | signature  # as it once was
+    return signature if isinstance(signature, dict) else None
 
 
 def difference(

@@ -93,8 +93,7 @@ class StepTimer:
 
     UNTIMED, TIMED = 4, 10
 
-    def __init__(self, untimed: int | None = None, timed: int | None = None) -> None:
-        self._untimed, self._timed = untimed or self.UNTIMED, timed or self.TIMED
+    def __init__(self) -> None:
         self._steps, self._begun = 0, 0.0
 
     def step(self, wait: Callable[[], object]) -> float | None:
@@ -103,13 +102,13 @@ class StepTimer:
         ``wait`` waits for the device.
         """
         self._steps += 1
-        if self._steps == self._untimed:
+        if self._steps == self.UNTIMED:
             wait()
             self._begun = time.perf_counter()
-        if self._steps != self._untimed + self._timed:
+        if self._steps != self.UNTIMED + self.TIMED:
             return None
         wait()
-        return (time.perf_counter() - self._begun) / self._timed
+        return (time.perf_counter() - self._begun) / self.TIMED
 
     def measure(self, take: Callable[[], object], wait: Callable[[], object]) -> float:
         """Take as many steps as are needed; return the seconds of one."""

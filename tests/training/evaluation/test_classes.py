@@ -74,7 +74,7 @@ def test_pixels_without_a_label_never_count(batch):
     logits, target, valid = batch
     other = logits + 9 * torch.randn_like(logits) * ~valid[:, None]
     for weights in (None, WEIGHTS):
-        loss = ClassLoss(class_weights=weights)
+        loss = ClassLoss(weights=weights)
         torch.testing.assert_close(loss(other, target, valid), loss(*batch))
     nothing = ClassLoss()(logits, target, torch.zeros_like(valid))
     assert [part.item() for part in nothing] == [0, 0, 0, 0]

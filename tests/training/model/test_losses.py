@@ -83,11 +83,11 @@ def test_the_loss_of_bf16_logits_is_computed_in_fp32(batch):
 
 def test_channel_weights_count_in_both_parts(batch):
     logits, target, valid = batch
-    only = RoadLoss(channel_weights=torch.tensor([3.0, 0.0, 0.0]))(logits, target, valid)
+    only = RoadLoss(weights=torch.tensor([3.0, 0.0, 0.0]))(logits, target, valid)
     alone = RoadLoss()(logits[:, :1], target[:, :1], valid)
     torch.testing.assert_close(only.main, alone.main)
     torch.testing.assert_close(only.dice, alone.dice, rtol=1e-4, atol=0)
 
 
 def test_equal_weights_change_nothing(batch):
-    torch.testing.assert_close(RoadLoss(channel_weights=torch.ones(3))(*batch), RoadLoss()(*batch))
+    torch.testing.assert_close(RoadLoss(weights=torch.ones(3))(*batch), RoadLoss()(*batch))
