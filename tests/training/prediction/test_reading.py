@@ -15,10 +15,11 @@ from geoprep import build_zarr
 from geoprep.errors import ImageError, UsageError
 from geoprep.imagery import rows as rows_of_scenes
 from geoprep.imagery.counts import count_source
-from geoprep.imagery.decoding import read_pixels
+from geoprep.imagery.decoding import ImageWindow, read_pixels
 from geoprep.imagery.description import NOTHING_STATED, Stated
 from geoprep.imagery.resample import pixel_edges, render
-from geoprep.imagery.rescale import lookup_tables, percentile_limits
+from geoprep.imagery.rescale import SIZES, lookup_tables, percentile_limits
+from geoprep.imagery.wide import WIDE, held_dtype, is_held_wide
 from geoprep.store.reader import StoreReader
 from training.checkpoint import ModelInfo
 from training.data import model_info
@@ -296,6 +297,24 @@ def test_black_is_nodata_where_a_store_of_the_image_has_it(tmp_path, monkeypatch
         assert whole[valid != 0].all()
     tagged = inspected(write_image(tmp_path / "b.tif", values, nodata=0), rescale="scene")
     assert not tagged.scene.black_decides
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0, 1.37])
+@pytest.mark.parametrize("dtype", [*SIZES, *WIDE])
+def test_a_device_makes_the_bytes_of_the_host(dtype, scale):
+    values = pixels(74, 96, dtype=held_dtype(dtype), top=250)
+    valid = (pixels(74, 96, 1, seed=1)[..., 0] > 90).astype(np.uint8)
+    values[valid == 0] = np.nan if is_held_wide(values) else 0
+    tables = lookup_tables(np.array([[20.0, 200.0], [240.0, 10.0], [0.0, 255.0]]), dtype)
+    edges = [pixel_edges(0, int(n / scale), 1, scale, n) for n in valid.shape]
+    for of_window in (valid, None):
+        known = values if of_window is not None else np.nan_to_num(values)
+        given = ImageWindow(known, of_window), tables, *edges
+        found, seen = Device(torch.device("cpu")).render(*given)
+        wanted, wanted_seen = Host().render(*given)
+        np.testing.assert_array_equal(seen, wanted_seen)
+        np.testing.assert_allclose(found.numpy().astype(int), wanted, atol=1)
+        assert (found.numpy() == wanted).mean() > 0.999
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "fine"])
