@@ -13,7 +13,6 @@ from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions
 from geoprep.options import made, option, options_of, overwrite_option, with_options
 from geoprep.outputs import check_outputs, require_suffix
 from geoprep.roads.options import LABEL_OPTIONS, TOPO_INTERVAL_M, TOPO_MATCH_M, ScoreOptions
-from geoprep.texts import csv_cell
 
 if TYPE_CHECKING:
     import geopandas as gpd
@@ -91,10 +90,8 @@ class ScoreClasses:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRun:
-    """Run: how scores are computed and written."""
+    """Run: how scores are computed."""
 
-    csv: Path | None = option(None, "File to write the rows to as well.", "FILE")
-    overwrite: bool = overwrite_option()
     threads: int | None = option(
         None, "Worker threads for large networks, at most 2. Default: 2.", "N", least=1
     )
@@ -167,11 +164,6 @@ def score(
     given_images = made(ScoreImages, options)
     images, only = given_images.images, _scenes_of(given_images)
     classes, work = made(ScoreClasses, options), made(ScoreRun, options)
-    if work.csv is not None:
-        given = [path for path in (truth, proposal) if isinstance(path, str | os.PathLike)]
-        tables = [table for path in given for table in Path(path).glob("*.csv")]
-        inputs = (truth, proposal, images, classes.classes, *tables)
-        check_outputs(work.csv, inputs=inputs, overwrite=work.overwrite)
     settings = made(ScoreOptions, options)
     rule = SpeedRule(**asdict(made(RoadOptions, options)))
     nodata = options.pop("label_nodata", None)
@@ -180,7 +172,7 @@ def score(
         if isinstance(side, str | os.PathLike) and not Path(side).exists():
             raise UsageError(name, f"{os.fspath(side)}: no such file or folder; check the path")
     if has_rasters(truth) and has_rasters(proposal):
-        return _score_classes(truth, proposal, class_rule, classes.boundary, only, work.csv)
+        return _score_classes(truth, proposal, class_rule, classes.boundary, only)
     if classes.classes is not None:
         raise UsageError("classes", "is for rasters: give rasters as `truth` and `proposal`")
     pairs = pair_scenes(
@@ -206,7 +198,7 @@ def score(
         "scenes": scenes,
         "settings": _settings(settings),
     }
-    return _with_csv(frame, work.csv)
+    return frame
 
 
 def _scenes_of(given: ScoreImages) -> set[str] | None:
@@ -231,8 +223,6 @@ def _settings(settings: ScoreOptions) -> dict[str, Any]:
         "topo_radius_m": settings.topo_radius,
         "topo_interval_m": TOPO_INTERVAL_M,
         "topo_match_m": TOPO_MATCH_M,
-        "topo_starts": settings.topo_starts,
-        "seed": settings.seed,
     }
 
 
@@ -242,7 +232,6 @@ def _score_classes(
     rule: ClassRaster | None,
     boundary: float,
     only: set[str] | None,
-    csv: Path | None,
 ) -> pd.DataFrame:
     """Return the scores of rasters of classes; see `score`."""
     import pandas as pd
@@ -254,17 +243,6 @@ def _score_classes(
     found = score_rasters(*paths, rule, boundary=boundary, scene_key=scene_key, only=only)
     frame = pd.DataFrame(found["scenes"])
     frame.attrs.update(found)
-    return _with_csv(frame, csv)
-
-
-def _with_csv(frame: pd.DataFrame, csv: Path | None) -> pd.DataFrame:
-    """Return a frame, after writing it as CSV if a file is given."""
-    from geoprep.storage.output_files import replaced
-
-    if csv is not None:
-        with replaced(csv) as partial:
-            named = frame.reset_index() if frame.index.name else frame
-            named.map(csv_cell).to_csv(partial, index=False)
     return frame
 
 

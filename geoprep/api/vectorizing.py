@@ -35,7 +35,8 @@ class VectorizeFile:
 
     out: Path | None = option(
         None,
-        "File to write; format by suffix: .gpkg, .geojson, .parquet or .csv.",
+        "File to write; format by suffix: .gpkg, .geojson, .parquet, or .csv, which "
+        "write_road_table writes in Python.",
         "FILE",
         required=True,
     )
@@ -89,27 +90,17 @@ def vectorize(
     """
     from geoprep.api.networks import RoadNetwork
     from geoprep.roads.formats.files import write_network
-    from geoprep.roads.formats.spacenet_csv import write_csv
-    from geoprep.roads.names import NETWORK_SUFFIXES, TABLE_SUFFIX
+    from geoprep.roads.names import NETWORK_SUFFIXES
     from geoprep.roads.tracing.vectorization import vectorize as trace_rasters
-    from geoprep.roads.tracing.vectorization import vectorize_each
 
     file = made(VectorizeFile, options)
-    out = file.out
-    if out is not None:
-        require_suffix(out, *NETWORK_SUFFIXES, TABLE_SUFFIX)
+    if file.out is not None:
+        require_suffix(file.out, *NETWORK_SUFFIXES)
     rasters = _Rasters(source, file, progress, options, transform, crs)
-    is_table = out is not None and out.suffix.lower() == TABLE_SUFFIX
-    if out is not None and is_table:
-        with rasters.given_to(vectorize_each) as roads:
-            images = [*roads]
-            write_csv(images, out)
-        if len(images) == 1:  # its network is that of the table
-            return RoadNetwork(images[0].network)
     with rasters.given_to(trace_rasters) as graph:
         network = RoadNetwork(graph)
-    if out is not None and not is_table:
-        write_network(network.graph, out)
+    if file.out is not None:
+        write_network(network.graph, file.out)
     return network
 
 
@@ -191,22 +182,6 @@ class _Rasters:
                 check_outputs(self.file.out, inputs=paths, overwrite=self.file.overwrite)
             with counting_bar("vectorizing", quiet=not self.progress) as advance:
                 yield function(paths, tracing, reading, workers=workers, advance=advance)
-
-
-def stated_thresholds(source: StrPath) -> tuple[Path, float, float] | None:
-    """Return the first raster and the two thresholds that it states; None if it states none.
-
-    Raises
-    ------
-    SourceError, ImageError
-        The raster cannot be found or read.
-    """
-    from geoprep.roads.centrelines.opening import stated_threshold
-    from geoprep.roads.tracing.vectorization import rasters_in
-
-    first = rasters_in(Path(source))[0]
-    stated = stated_threshold(first)
-    return None if stated is None else (first, *Tracing().thresholds(stated))
 
 
 def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]:  # noqa: ANN401

@@ -61,23 +61,11 @@ def _vectorize(given: dict[str, Any]) -> None:
             "nodes": len(network.graph.nodes),
             "km": round(network.length_km, 3),
         }
-    if given.get("threshold") is None and given["progress"]:
-        _say_threshold(rasters[0])
     if as_json:
         click.echo(json.dumps({"out": str(out), **summary}, indent=2))
     else:
         counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in summary.items())
         click.echo(printable(f"wrote {out}: {counts}"))
-
-
-def _say_threshold(rasters: Path) -> None:
-    """Print the threshold if a prediction states it."""
-    from geoprep.api.vectorizing import stated_thresholds
-
-    stated = stated_thresholds(rasters)
-    if stated is not None:
-        first, low, high = stated
-        click.echo(printable(f"threshold {low:.3g}, high threshold {high:.3g} (of {first})"))
 
 
 vectorize = RecordCommand(

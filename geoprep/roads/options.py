@@ -173,10 +173,6 @@ class ScoreOptions:
         "METRES",
         above=0,
     )
-    topo_starts: int | None = _topo(
-        None, "Largest number of starting points per scene; default: all.", least=1
-    )
-    seed: int = _topo(0, "Random seed for choosing starting points.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,6 @@ CASES = [
     ),
     *(("preview", "in/s.zarr", "--out", f"out/a{x}") for x in (".png", ".pdf", ".html")),
     ("preview", ROADS, "--out", "out/a.png"),
-    ("score", "--truth", ROADS, "--proposal", ROADS, "--csv", "out/a.csv"),
     ("synth", "--city", "moscow", "--scenes", "1", "--size", "64", "--labels", "classes",
      "--out", "out"),
     *(
@@ -59,8 +58,6 @@ CASES = [
 
 MORE = [
     ("preview", ROADS, "--over", "in/a.png", "--out", "out/a.png"),
-    ("score", "--truth", "in/roads.csv", "--proposal", "in/roads.csv", "--pixel-size", "1",
-     "--csv", "out/a.csv"),
     ("compare", "in/city.geojson", ROADS, "--out", "out/city.gpkg"),
     ("predict", "in/run", "in/a.tif", *TINY, "--area", "in/area.gpkg", "--out", "out",
      "--polygons", "out/p.gpkg"),
@@ -107,7 +104,6 @@ def inputs(tmp_path_factory, short_runs):
     with rasterio.open(folder / "a.tif") as file:
         area = geopandas.GeoDataFrame(geometry=[shapely.box(*file.bounds)], crs=file.crs)
     area.to_file(folder / "area.gpkg")
-    geoprep.vectorize(folder / "mask.tif", out=folder / "roads.csv", progress=False)
     geoprep.vectorize(folder / "mask.tif", out=folder / "city.geojson", progress=False)
     (folder / "config.yaml").write_text("epochs: 1\n")
     geoprep.synthesize("moscow", scenes=2, size=128, out=folder, progress=False)

@@ -70,11 +70,6 @@ def open_raster(path: Path, reading: RasterOptions | None = None) -> RoadRaster:
     return _with_meaning(raster, stated, kind)
 
 
-def stated_threshold(path: Path) -> float | None:
-    """Return the threshold that a prediction states (tag ``ROAD_THRESHOLD``); None for others."""
-    return _tag(describe(str(path)), "ROAD_THRESHOLD", _share)
-
-
 def _image_shape(stated: Raster) -> tuple[int, int] | None:
     """Return rows and columns of the image that a prediction was made from, by its tag."""
     size = re.fullmatch(r"([1-9]\d{0,8}) ([1-9]\d{0,8})", stated.tags.get("SOURCE_SIZE", ""))

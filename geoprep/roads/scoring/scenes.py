@@ -78,8 +78,6 @@ def _score(
         truth,
         proposal,
         radius_m=settings.topo_radius,
-        starts=settings.topo_starts,
-        seed=settings.seed,
         advance=lambda done, total: report(done / total / 3),
     )
     notes = (

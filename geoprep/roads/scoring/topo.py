@@ -65,8 +65,6 @@ def topo(
     *,
     radius_m: float = 150.0,
     match_m: float = TOPO_MATCH_M,
-    starts: int | None = None,
-    seed: int = 0,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> TopoScore:
     """Return the graph sampling score of two networks in one plane of metres.
@@ -75,7 +73,7 @@ def topo(
     """
     if not len(truth.ends) or not len(proposal.ends):
         return TopoScore(0.0, 0.0, 0.0, 0)
-    points = _starting_points(truth, starts, seed)
+    points = _starting_points(truth)
     pairs = _paired_points(truth, points, proposal, match_m)
     truth_walks, proposal_walks = Walks(truth, radius_m), Walks(proposal, radius_m)
     precision, recall = [], []
@@ -92,21 +90,14 @@ def topo(
     return TopoScore(2 * p * r / (p + r) if p + r else 0.0, p, r, len(points))
 
 
-def _starting_points(network: RoadGraph, most: int | None, seed: int) -> EdgePoints:
-    """Return points inside the edges, about 50 m apart; none on edges below half of it.
-
-    Of more points than ``most``, so many are chosen at random.
-    """
+def _starting_points(network: RoadGraph) -> EdgePoints:
+    """Return points inside the edges, about 50 m apart; none on edges below half of it."""
     length = network.length_m
     count = np.maximum(length // _START_SPACING_M, 1).astype(np.int64)
     count[length < _START_SPACING_M / 2] = 0
     if not count.any():  # only short edges: start on the longest
         count[np.argmax(length)] = 1
-    points = even_points(network, count)
-    if most is None or len(points) <= most:
-        return points
-    chosen = np.random.default_rng(seed).choice(len(points), most, replace=False)
-    return points[np.sort(chosen)]
+    return even_points(network, count)
 
 
 def _paired_points(

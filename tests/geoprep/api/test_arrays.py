@@ -153,15 +153,3 @@ def test_coordinates_suffice_where_the_crs_is_given(tmp_path):
     options = {"kind": "probability", "threshold": 0.3, "high_threshold": 0.3}
     right = network(write_prediction(tmp_path / "p.tif", bands), **options)
     assert_same(network(array, crs="EPSG:32637", **options), right)
-
-
-def test_a_table_of_one_raster_is_traced_once(tmp_path, monkeypatch):
-    from geoprep.roads.tracing import vectorization
-
-    traced, trace = [], vectorization.trace
-    monkeypatch.setattr(vectorization, "trace", lambda *a, **k: traced.append(a) or trace(*a, **k))
-    path = write_prediction(tmp_path / "p.tif", prediction())
-    right = network(path)
-    assert_same(network(path, out=tmp_path / "x.csv"), right)
-    assert len(traced) == 2
-    assert (tmp_path / "x.csv").read_text().count("LINESTRING") == len(right)

@@ -77,11 +77,12 @@ def test_an_array_without_georeference_needs_a_pixel_size():
         geoprep.vectorize(crossing(), crs=CRS, progress=False)
 
 
-def test_a_table_is_written_from_python_as_by_the_command(roads, mask_file, tmp_path):
-    found = geoprep.vectorize(mask_file, out=tmp_path / "x.csv", progress=False)
-    assert len(found) == len(roads)
-    geoprep.write_road_table(mask_file, tmp_path / "y.csv", progress=False)
-    assert (tmp_path / "x.csv").read_bytes() == (tmp_path / "y.csv").read_bytes()
+def test_a_table_is_written_by_a_function_of_its_own(roads, mask_file, tmp_path):
+    with pytest.raises(UsageError, match=r"x\.csv: use a name that ends in \.gpkg, "):
+        geoprep.vectorize(mask_file, out=tmp_path / "x.csv", progress=False)
+    counts = geoprep.write_road_table(mask_file, tmp_path / "x.csv", progress=False)
+    assert counts == {"images": 1, "edges": len(roads)}
+    assert len((tmp_path / "x.csv").read_text().splitlines()) == 1 + len(roads)
 
 
 def test_networkx_has_the_attributes_of_osmnx(roads):

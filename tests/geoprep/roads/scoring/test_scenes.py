@@ -179,7 +179,7 @@ def test_published_scores_of_real_graphs_stay(shared_data, tmp_path):
         (whole, "osm_img99.geojson", None, 0.73450, 0),
     ):
         pairs = pair_scenes(truth, shared_data / "apls" / proposal, images=images)
-        options = ScoreOptions(control_point_spacing=spacing, topo_starts=1)
+        options = ScoreOptions(control_point_spacing=spacing)
         (one,) = score_scenes(pairs, options)
         assert one.apls.score == pytest.approx(score, abs=1e-3)
         if truth == cut:
