@@ -76,17 +76,6 @@ def test_errors_are_one_line(geoprep, arguments, message):
     assert error.count("\n") == 1
 
 
-def test_a_preview_over_an_image_elsewhere_is_refused(predictions, tmp_path, geoprep):
-    far = Affine(1, 0, 700_000, 0, -1, 5_000_000)
-    out, away = tmp_path / "city.gpkg", tmp_path / "away.tif"
-    geoprep("vectorize", predictions, "--out", out, "--quiet")
-    write_raster(away, np.zeros((64, 64), np.uint8), transform=far)
-    picture = tmp_path / "roads.png"
-    refused = geoprep("preview", out, "--over", away, "--out", picture, status=2)
-    assert "away.tif does not overlap the roads" in refused.err
-    assert not picture.exists()
-
-
 def test_a_missing_folder_is_reported_before_the_work(predictions, geoprep, monkeypatch):
     def traced(*_, **__):
         raise AssertionError("hours of work")

@@ -67,6 +67,9 @@ def test_what_cannot_be_drawn_is_named(tmp_path):
     image = lonlat_image(tmp_path / "image.tif")
     with pytest.raises(UsageError, match="pixel_size"):
         preview_network(made, tmp_path / "roads.png", over=image)
+    away = network([(7e5, 5e6), (7e5, 5_000_100)], crs="EPSG:32637")
+    with pytest.raises(UsageError, match=r"image\.tif does not overlap the roads"):
+        preview_network(away, tmp_path / "roads.png", over=image)
     (tmp_path / "no.tif").write_text("no")
     with pytest.raises(ImageError, match=r"no\.tif"):
         preview_network(made, tmp_path / "roads.png", over=tmp_path / "no.tif")
