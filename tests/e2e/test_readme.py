@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -42,11 +41,6 @@ def test_the_commands_can_be_pasted():
     assert [line for line in COMMANDS if line.startswith(INSTALL)] == COMMANDS[:3]
     assert all(line.startswith("geoprep ") for line in COMMANDS[3:])
     assert {kind for kind, _ in BLOCKS} == {"bash", "python"}
-
-
-def test_the_address_is_that_of_the_package():
-    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert COMMANDS[0].split()[2] == project["urls"]["Source"]
 
 
 @pytest.mark.slow

@@ -302,11 +302,6 @@ def test_a_store_that_does_not_fit_is_refused(checkpoint, command, tmp_path, fac
     assert message in command(main, checkpoint(), other, *FP32, status=2).err
 
 
-def test_bands_in_another_order_are_read_by_name(checkpoint, tmp_path):
-    more = write_store(tmp_path / "more.zarr", bands=("blue", "green", "nir", "red"))
-    assert judge(checkpoint(), [more]).tiles == 8
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
