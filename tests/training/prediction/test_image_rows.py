@@ -10,7 +10,6 @@ from helpers.predict_cases import (
     GSD,
     PLACE,
     SMOOTH,
-    Bands,
     predict_options,
     predicted,
     write_image,
@@ -63,17 +62,6 @@ def test_probabilities_are_interpolated_at_the_pixels_of_the_image(tmp_path, fac
     first, second = np.sort(wanted, axis=0)[[-1, -2]]
     sure = imagery & (first - second > 2)
     np.testing.assert_array_equal(found[0][sure], wanted.argmax(axis=0)[sure])
-
-
-def test_an_interrupted_prediction_is_finished_with_the_same_bytes(tmp_path):
-    image = write_image(tmp_path / "image.tif", SMOOTH)
-    whole, _ = predicted(tmp_path / "whole.tif", image, (0.7, 0.7))
-    with pytest.raises(KeyboardInterrupt):
-        predicted(tmp_path / "part.tif", image, (0.7, 0.7), Bands(end=60))
-    runner = Bands()
-    resumed, _ = predicted(tmp_path / "part.tif", image, (0.7, 0.7), runner)
-    assert runner.calls < 30
-    np.testing.assert_array_equal(resumed, whole)
 
 
 @pytest.mark.filterwarnings("ignore:The given matrix is equal to Affine.identity")
