@@ -1,6 +1,7 @@
 """A seeded batch, and training steps over it."""
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from loaders import Batch, DevicePrep, Normalize, SpeedTarget
 from training.model.losses import RoadLoss
@@ -8,6 +9,14 @@ from training.model.trainable import Trainable
 
 SAMPLES = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "4")
 """Options of small batches from the store of `training/conftest.py`."""
+
+
+class NoReads(TorchDispatchMode):
+    """Fails where the host would wait for a value of the device."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert "_local_scalar_dense" not in str(function), "the host waits for the device"
+        return function(*args, **(kwargs or {}))
 
 
 def batch(n=2, side=32):

@@ -58,3 +58,17 @@ def fit(store_path, short_runs, command):
     yield run
     for name in [n for n in sys.modules if n == "helpers.tiny"]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def stoppable(fit, monkeypatch):
+    """Return `fit` of a model with all kinds of state that Ctrl-C reaches in step ``at``."""
+    network = ("--model", "helpers.tiny:interrupted", *SAMPLES)
+
+    def run(*arguments, at=0, **options):
+        monkeypatch.setenv("DOOM_AT", str(at))
+        resumed = "--resume" in arguments
+        usual = {"store": None, "network": network[:2]} if resumed else {"network": network}
+        return fit(*arguments, **usual | {"status": 130 if at else 0} | options)
+
+    return run

@@ -13,8 +13,8 @@ import pytest
 import torch
 from helpers import tiny
 from helpers.runs import SMALL, STAGED, assert_same_run, rows, same
+from helpers.steps import NoReads
 from helpers.stores import write_store
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from geoprep.errors import OutputError
 from training.checkpoint import load, load_model
@@ -66,14 +66,6 @@ def test_an_infinite_gradient_stops_the_run_before_its_step(fit, out):
     assert all(value.isfinite().all() for value in kept.model.values())
 
 
-class _NoReads(TorchDispatchMode):
-    """Fails where the host would wait for a value of the device."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        assert "_local_scalar_dense" not in str(function), "the host waits for the device"
-        return function(*args, **(kwargs or {}))
-
-
 def test_an_accelerator_skips_a_loss_of_nan_and_stops_at_the_next_look(fit, out, monkeypatch):
     """The steps of a device, computed on the CPU: the fifth changes nothing at all."""
     states = []
@@ -85,7 +77,7 @@ def test_an_accelerator_skips_a_loss_of_nan_and_stops_at_the_next_look(fit, out,
         return engine
 
     def train_step(module, batches, state, count):
-        with _NoReads():
+        with NoReads():
             result = step(module, batches, state, count)
         weights = copy_weights(state.model)
         averaged = {f"averaged {name}": value.clone() for name, value in state.averaged.items()}
@@ -302,23 +294,6 @@ def test_training_works_outside_the_main_thread(fit, out):
     worker.start()
     worker.join()
     assert len(done) == 1
-
-
-def test_a_run_begins_with_the_weights_of_another(fit, tmp_path):
-    """With other targets and one band; the encoder learns at its own rate, here not at all."""
-    encoded = ("--model", "helpers.tiny:encoded", *SMALL[2:])
-    first, second = tmp_path / "first", tmp_path / "second"
-    fit("--out", first, "--epochs", 1, network=encoded)
-    options = ("--init-from", first, "--targets", "binary", "--encoder-lr", 0, "--ema", 0)
-    said = fit("--out", second, "--epochs", 1, *options, network=encoded).out
-    assert "2 of 4 weights from" in said
-    before, after = load(first / "best.pt"), load(second / "best.pt")
-    weights = before.ema or before.model
-    assert torch.equal(after.model["encoder.weight"], weights["encoder.weight"])
-    said = fit("--resume", second, "--init-from", first, store=None, network=encoded, status=2).err
-    assert "--init-from and --resume both set the weights" in said
-    missing = ("--out", tmp_path / "x", "--init-from", tmp_path / "no")
-    assert "no such checkpoint" in fit(*missing, network=encoded, status=1).err
 
 
 def test_the_only_store_in_the_folder_is_trained_on(fit, store_path, tmp_path, monkeypatch):

@@ -7,23 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers.runs import STAGED, STATEFUL, assert_same_run
-from helpers.steps import SAMPLES
-from torch.utils._python_dispatch import TorchDispatchMode
+from helpers.steps import SAMPLES, NoReads
 
 from training.checkpoint import load
 from training.engine.native import random_state, set_random_state
 from training.run import captured, start
 from training.run.step import train_step
-
-DOOMED = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
-
-
-class _NoReads(TorchDispatchMode):
-    """Fails where the host would wait for a value of the device."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        assert "_local_scalar_dense" not in str(function), "the host waits for the device"
-        return function(*args, **(kwargs or {}))
 
 
 class _OfTheDevice:
@@ -55,7 +44,7 @@ def recordings(monkeypatch):
             done, state.step = state.step, step
             for group, before in zip(groups, numbers, strict=True):
                 group.update(before)
-            with _NoReads():
+            with NoReads():
                 values.copy_(take().flat())
             state.step = done
 
@@ -98,41 +87,35 @@ def as_it_is(monkeypatch):
     ],
 )
 def test_a_run_of_recorded_steps_equals_one_of_steps_as_they_are(
-    fit, tmp_path, monkeypatch, recordings, options, batches
+    stoppable, tmp_path, monkeypatch, recordings, options, batches
 ):
-    monkeypatch.setenv("DOOM_AT", "0")
     one, other, parts = (tmp_path / name for name in ("one", "other", "parts"))
     common = ("--epochs", 5, *options)
-    said = fit("--out", one, *common, network=DOOMED).out
+    said = stoppable("--out", one, *common).out
     assert recordings == batches
     assert "images/s" in said
-    monkeypatch.setenv("DOOM_AT", "9")
-    fit("--out", parts, *common, network=DOOMED, status=130)
-    monkeypatch.setenv("DOOM_AT", "0")
-    fit("--resume", parts, *DOOMED[:2], store=None, network=())
+    stoppable("--out", parts, *common, at=9)
+    stoppable("--resume", parts)
     assert_same_run(one, parts)
     as_it_is(monkeypatch)
-    fit("--out", other, *common, network=DOOMED)
+    stoppable("--out", other, *common)
     assert_same_run(one, other)
 
 
-def test_a_run_goes_on_with_and_without_recordings(fit, tmp_path, monkeypatch, recordings):
+def test_a_run_goes_on_with_and_without_recordings(stoppable, tmp_path, recordings):
     """Its checkpoint holds plain numbers in the groups of the optimizer."""
-    monkeypatch.setenv("DOOM_AT", "8")
     out, whole = tmp_path / "run", tmp_path / "whole"
-    fit("--out", out, "--epochs", 2, "--ema", 0.9, network=DOOMED, status=130)
+    stoppable("--out", out, "--epochs", 2, "--ema", 0.9, at=8)
     assert len(recordings) == 1
     groups = load(out).optimizer["param_groups"]
     assert {type(group["lr"]) for group in groups} == {float}
     assert not any(group["capturable"] for group in groups)
-    monkeypatch.setenv("DOOM_AT", "0")
-    fit("--resume", out, "--capture", "off", *DOOMED[:2], store=None, network=())
-    fit("--out", whole, "--epochs", 2, "--ema", 0.9, "--capture", "off", network=DOOMED)
+    stoppable("--resume", out, "--capture", "off")
+    stoppable("--out", whole, "--epochs", 2, "--ema", 0.9, "--capture", "off")
     weights, others = (load(run).model for run in (out, whole))
     for name, value in weights.items():
         torch.testing.assert_close(value, others[name])
-    recorded = ("--epochs", 3, "--capture", "auto")
-    fit("--resume", whole, *recorded, *DOOMED[:2], store=None, network=())
+    stoppable("--resume", whole, "--epochs", 3, "--capture", "auto")
     assert len(recordings) == 2
 
 
@@ -204,18 +187,10 @@ def reads_an_old_batch(replay, values, state):
     values[0] *= 1.1
 
 
-def loses_the_gradient(replay, values, state):
-    before = [weight.clone() for weight in state.model.parameters()]
-    replay()
-    with torch.no_grad():
-        torch._foreach_copy_([*state.model.parameters()], before)
-
-
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
         (forgets_the_rate, "weights"),
-        (loses_the_gradient, "weights"),
         (reads_an_old_batch, "loss"),
     ],
 )

@@ -258,13 +258,20 @@ def test_bands_get_the_kernels_of_their_names(published, file, trained, bands, k
 
 
 def test_a_frozen_encoder_keeps_statistics_and_draws_no_dropout_until_it_is_unfrozen(fit, out):
-    """With averaged weights, after a resume, and as the start of a run that trains it."""
+    """With other targets and averaged weights, after a resume, and as the start of another run."""
     own = ("--epochs", 2, "--ema", 0.9, "--precision", "fp32")
     fit("--out", out / "a", *own, model="dropping")
-    frozen = ("--init-from", out / "a", "--encoder-lr", 0)
-    fit("--out", out / "b", *own, *frozen, model="dropping")
+    frozen = ("--init-from", out / "a", "--encoder-lr", 0, "--targets", "binary")
+    said = fit("--out", out / "b", *own, *frozen, model="dropping").out
+    assert "5 of 7 weights from" in said
+    assert "at random: 2 of head (its targets are bins)" in said
     again = ("--model", "helpers.tiny:dropping")
     fit("--resume", out / "b", "--epochs", 3, store=None, network=again)
+    both = ("--resume", out / "b", *frozen[:2])
+    said = fit(*both, store=None, network=again, status=2).err
+    assert "--init-from and --resume both set the weights" in said
+    missing = ("--out", out / "x", "--init-from", out / "no")
+    assert "no such checkpoint" in fit(*missing, model="dropping", status=1).err
     fit("--out", out / "c", *own, "--init-from", out / "b", model="dropping")
     start = load(out / "a" / "best.pt").ema
     for name, kept in (("b", True), ("c", False)):

@@ -24,20 +24,15 @@ from training.run import trainer
         ("--precision", "fp16", "--ema", "0.9", "--accumulate", "2"),
     ],
 )
-def test_a_resumed_run_equals_an_uninterrupted_one(fit, tmp_path, monkeypatch, options):
-    monkeypatch.setenv("DOOM_AT", "0")
-    doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
+def test_a_resumed_run_equals_an_uninterrupted_one(stoppable, tmp_path, options):
     common = ("--epochs", "2", "--log-every", "4", *options)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    fit("--out", whole, *common, network=doomed)
+    stoppable("--out", whole, *common)
     # In mid-epoch, then in the second epoch's first step.
-    monkeypatch.setenv("DOOM_AT", "3")
-    assert f"--resume {parts}" in fit("--out", parts, *common, network=doomed, status=130).out
+    assert f"--resume {parts}" in stoppable("--out", parts, *common, at=3).out
     assert 0 < load(parts).progress["step"] < 6
-    monkeypatch.setenv("DOOM_AT", "4")
-    fit("--resume", parts, *doomed[:2], store=None, network=(), status=130)
-    monkeypatch.setenv("DOOM_AT", "0")
-    fit("--resume", parts, *doomed[:2], store=None, network=())
+    stoppable("--resume", parts, at=4)
+    stoppable("--resume", parts)
     assert_same_run(whole, parts)
 
 
@@ -244,7 +239,7 @@ def test_a_signal_while_tiles_are_loaded_stops_at_once(fit, tmp_path, monkeypatc
 
 
 def test_labels_that_were_corrected_are_noted_and_their_best_score_is_forgotten(
-    fit, tmp_path, monkeypatch
+    fit, stoppable, tmp_path
 ):
     store, out = write_store(tmp_path / "a.zarr"), tmp_path / "run"
     fit("--out", out, "--epochs", 2, store=store)
@@ -254,21 +249,16 @@ def test_labels_that_were_corrected_are_noted_and_their_best_score_is_forgotten(
     assert "note: the stores hold other labels" in fit(*again, store=None).out
     assert load(out).progress["best_epoch"] == 2
     assert "other labels" not in fit("--resume", out, "--epochs", 4, store=None).out
-    monkeypatch.setenv("DOOM_AT", "3")
-    doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
-    fit("--out", tmp_path / "b", "--epochs", 2, store=store, network=doomed, status=130)
+    stoppable("--out", tmp_path / "b", "--epochs", 2, store=store, at=3)
     shutil.rmtree(store)
     write_store(store)
-    again = ("--resume", tmp_path / "b", *doomed[:2])
-    assert "stopped within an epoch" in fit(*again, store=None, network=(), status=2).err
+    refused = stoppable("--resume", tmp_path / "b", status=2).err
+    assert "stopped within an epoch" in refused
 
 
-def test_another_crop_within_an_epoch_is_refused_in_words_of_the_command(fit, out, monkeypatch):
-    monkeypatch.setenv("DOOM_AT", "3")
-    doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
-    fit("--out", out, "--epochs", 2, network=doomed, status=130)
-    again = ("--resume", out, "--crop", 16, *doomed[:2])
-    said = fit(*again, store=None, network=(), status=2).err
+def test_another_crop_within_an_epoch_is_refused_in_words_of_the_command(stoppable, out):
+    stoppable("--out", out, "--epochs", 2, at=3)
+    said = stoppable("--resume", out, "--crop", 16, status=2).err
     assert "stopped within an epoch" in said
     assert "crop was 32, is 16" in said
     assert "create the loader" not in said

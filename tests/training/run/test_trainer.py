@@ -68,25 +68,18 @@ def test_a_metric_per_epoch(recipe):
     assert 0 < last < first < 1
 
 
-def test_the_last_epoch_may_be_a_part_of_one(fit, tmp_path, monkeypatch):
-    monkeypatch.setenv("DOOM_AT", "0")
+def test_the_last_epoch_may_be_a_part_of_one(stoppable, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
-    said = fit("--out", whole, "--epochs", 1.5, network=doomed).out
+    said = stoppable("--out", whole, "--epochs", 1.5).out
     assert "1.5 epochs; seed" in said
     steps = [int(row["step"]) for row in rows(whole)]
     assert steps == [steps[0], steps[0] * 1.5]
     assert "epoch 2/2" in said
     assert float(rows(whole)[-1]["lr"]) < 1e-6, "the schedule ends with the run"
-    monkeypatch.setenv("DOOM_AT", str(steps[0] + 1))
-    fit("--out", parts, "--epochs", 1.5, network=doomed, status=130)
-    monkeypatch.setenv("DOOM_AT", "0")
-    fit("--resume", parts, *doomed[:2], store=None, network=())
+    stoppable("--out", parts, "--epochs", 1.5, at=steps[0] + 1)
+    stoppable("--resume", parts)
     assert_same_run(whole, parts)
-    assert (
-        "is finished, with 2 epochs"
-        in fit("--resume", parts, *doomed[:2], store=None, network=()).out
-    )
+    assert "is finished, with 2 epochs" in stoppable("--resume", parts).out
 
 
 @pytest.fixture
@@ -150,24 +143,20 @@ def test_the_rate_follows_the_clock_not_the_steps(fit, out, clock):
     assert rates[3] == pytest.approx(0.01 * 0.5 * (1 + math.cos(math.pi * fallen)), rel=0.01)
 
 
-def test_a_resumed_run_with_a_time_takes_what_is_left(fit, tmp_path, clock, monkeypatch):
+def test_a_resumed_run_with_a_time_takes_what_is_left(stoppable, tmp_path, clock):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
-    monkeypatch.setenv("DOOM_AT", "0")
-    fit("--out", whole, "--time", "1m", network=doomed)
-    monkeypatch.setenv("DOOM_AT", "20")
-    fit("--out", parts, "--time", "1m", network=doomed, status=130)
+    stoppable("--out", whole, "--time", "1m")
+    stoppable("--out", parts, "--time", "1m", at=20)
     stopped, now = load(parts).progress, clock["now"]
-    monkeypatch.setenv("DOOM_AT", "0")
     clock["now"] += 5000  # between the two starts
-    fit("--resume", parts, *doomed[:2], store=None, network=())
+    stoppable("--resume", parts)
     assert clock["now"] - now - 5000 == pytest.approx(60 - stopped["seconds"], abs=2)
     one, other = rows(whole), rows(parts)
     assert [row["step"] for row in one] == [row["step"] for row in other]
     assert float(one[-1]["lr"]) == pytest.approx(float(other[-1]["lr"]), abs=1e-6)
-    fit("--resume", parts, "--time", "2m", *doomed[:2], store=None, network=())
+    stoppable("--resume", parts, "--time", "2m")
     assert 115 < load(parts).progress["seconds"] <= 121
-    fit("--resume", parts, "--epochs", len(rows(parts)) + 1, *doomed[:2], store=None, network=())
+    stoppable("--resume", parts, "--epochs", len(rows(parts)) + 1)
     assert load(parts).config["time"] is None
     assert len(rows(parts)) == load(parts).config["epochs"]
 
@@ -180,19 +169,6 @@ def test_a_time_too_short_for_two_steps_is_refused(fit, out, clock, text, first,
     said = fit("--out", out, "--time", text, network=STATEFUL, status=2).err
     assert f"--time 6s is too short: {says}" in said
     assert not (out / "last.pt").exists()
-
-
-def test_ranks_read_the_time_of_the_slowest(monkeypatch):
-    now, others = [10.0], [0.0]
-    monkeypatch.setattr(timing, "_now", lambda: now[0])
-    monkeypatch.setattr(timing, "max_over_ranks", lambda own, _: [max(own[0], others[0])])
-    clock = timing.Clock("20s", 0.0)
-    now[0], others[0] = 11.0, 4.0
-    clock.between_steps()
-    assert (clock.used, clock.share, clock.is_over) == (4.0, 4 / 20, False)
-    others[0] = 21.0
-    clock.between_steps()
-    assert clock.is_over
 
 
 def test_epochs_that_a_time_allows():
