@@ -28,7 +28,8 @@ _ERRORS: Final = (ValueError, TypeError, LookupError, OverflowError, RecursionEr
 def read_adjacency(path: str | os.PathLike[str], pixel_size_m: float = 1.0) -> RoadGraph:
     """Return the road network of an adjacency dictionary, in a plane of metres.
 
-    It is ``{"row,column": [[row, column], ...], ...}``, in pixels: the neighbours of every node.
+    It is ``{"nodes": [[row, column], ...], "edges": [[i, j], ...]}`` or ``{"row,column": [[row,
+    column], ...], ...}``, in pixels.
     """
     path = Path(path)
     try:
@@ -64,13 +65,20 @@ def json_content(path: Path) -> Literal["adjacency", "other", "unknown"]:
         return "other"
     if "type" in document:
         return "unknown"
-    return "adjacency" if all(map(_NUMBERS.fullmatch, document)) else "other"
+    listed = {"nodes", "edges"} <= document.keys()
+    return "adjacency" if listed or all(map(_NUMBERS.fullmatch, document)) else "other"
 
 
 def _edges_of_json(document: Any) -> set[tuple[_Point, _Point]]:  # noqa: ANN401 - any JSON
     """Return the edges of a graph, in one direction or in both."""
     if not isinstance(document, dict):
         raise TypeError("not a JSON object")
+    if {"nodes", "edges"} <= document.keys():
+        nodes = [_point(node) for node in document["nodes"]]
+        edges = [(int(start), int(stop)) for start, stop in document["edges"]]
+        if any(min(edge) < 0 for edge in edges):
+            raise ValueError("an edge names a node below 0")
+        return {(nodes[start], nodes[stop]) for start, stop in edges}
     pairs: set[tuple[_Point, _Point]] = set()
     for key, neighbours in document.items():
         match = _NUMBERS.fullmatch(key.strip())

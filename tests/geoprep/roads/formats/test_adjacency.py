@@ -21,6 +21,7 @@ GRAPH = {
 }
 
 
+LISTS = {"nodes": [list(node) for node in GRAPH], "edges": [[0, 1], [1, 2], [1, 3], [3, 1]]}
 TEXTS = {f"{row},{column}": others for (row, column), others in GRAPH.items()}
 
 
@@ -32,8 +33,8 @@ def written(folder, document, name="graph.json"):
 
 @pytest.mark.parametrize(
     "document",
-    [TEXTS, {str(node): others for node, others in GRAPH.items()}],
-    ids=["row,column", "(row, column)"],
+    [LISTS, TEXTS, {str(node): others for node, others in GRAPH.items()}],
+    ids=["nodes and edges", "row,column", "(row, column)"],
 )
 def test_json_is_read(tmp_path, document):
     path = written(tmp_path, document)
@@ -58,6 +59,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
         {"0,0": [["a", "b"]]},
         {"0,0": [[0, 1, 2]]},
         {"0,0": [[0, 1e999]]},
+        *({"nodes": [[0, 0]], "edges": [[0, end]]} for end in (7, -1)),
     ],
 )
 def test_other_json_is_refused(tmp_path, document):
@@ -76,7 +78,7 @@ def test_adjacency_dictionaries_are_scored(tmp_path):
     (tmp_path / "truth").mkdir()
     (tmp_path / "proposal").mkdir()
     for name in ("region_8", "region_9"):
-        written(tmp_path / "truth", TEXTS, f"{name}.json")
+        written(tmp_path / "truth", LISTS, f"{name}.json")
         written(tmp_path / "proposal", TEXTS, f"{name}.json")
     scores = score_scenes(pair_scenes(tmp_path / "truth", tmp_path / "proposal"), ScoreOptions())
     assert [one.scene for one in scores] == ["region_8", "region_9"]
