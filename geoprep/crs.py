@@ -172,15 +172,18 @@ def reproject_area(area: shapely.Polygon, source: str, target: str) -> shapely.P
     return polygon
 
 
-def areas_m2(areas: NDArray[np.object_], crs: str, edge: float) -> NDArray[np.float64]:
+def areas_m2(
+    areas: NDArray[np.object_], crs: str, edge: float, bounds: Bounds
+) -> NDArray[np.float64]:
     """Return the areas of polygons on the ellipsoid in square metres, float64 (polygon,).
 
     Sides longer than an ``edge`` in units of the CRS are curved like the lines of the CRS. Degrees
-    may go all around the Earth; other CRS end before the antipode of the polygons.
+    may go all around the Earth; other CRS end before the antipode of the middle of ``bounds``,
+    those around the polygons.
     """
     import shapely
 
-    left, bottom, right, top = shapely.total_bounds(areas)
+    left, bottom, right, top = bounds
     lon, lat = to_lonlat(crs).transform((left + right) / 2, (bottom + top) / 2)
     equal_area = f"+proj=laea +lat_0={lat} +lon_0={lon} +datum=WGS84"
     if is_geographic(crs):

@@ -73,6 +73,7 @@ def predict(options: PredictOptions) -> int:
             min_area_m2=options.min_area,
             simplify_m=options.simplify,
             pixel_size=options.pixel_size,
+            progress=not options.quiet,
         )
         count = counted(len(polygons), "polygon")
         print(printable(f"wrote {options.polygons}: {count}"), flush=True)

@@ -298,6 +298,8 @@ class PolygonOptions:
 @with_options(options_of(PolygonFile) + options_of(PolygonOptions))
 def polygonize(
     source: Any,  # noqa: ANN401 - a path or several
+    *,
+    progress: bool = True,
     **options: Any,  # noqa: ANN401 - fields of `PolygonFile` and `PolygonOptions`
 ) -> gpd.GeoDataFrame:
     """Return the classes of predictions as polygons, dissolved across their borders.
@@ -307,6 +309,8 @@ def polygonize(
     source
         A prediction of classes, or a folder of them; or several. Where they overlap the first
         counts.
+    progress
+        Whether to show a progress bar.
     **options
 
     Returns
@@ -328,6 +332,7 @@ def polygonize(
     """
     from geoprep.classes.polygons import polygonize_rasters
     from geoprep.crs import LONLAT, areas_in_lonlat
+    from geoprep.executors.progress import counting_bar
     from geoprep.roads.formats.files import write_layer
     from geoprep.roads.formats.style import class_style_row
     from geoprep.storage.output_files import replaced
@@ -338,9 +343,9 @@ def polygonize(
     if target is not None:
         require_suffix(target, ".gpkg", ".geojson", ".fgb")
         check_outputs(target, inputs=several, overwrite=file.overwrite)
-    frame = polygonize_rasters(
-        [Path(one) for one in several], **asdict(made(PolygonOptions, options))
-    )
+    paths, rules = [Path(one) for one in several], asdict(made(PolygonOptions, options))
+    with counting_bar("polygonizing", quiet=not progress, per=1000) as advance:
+        frame = polygonize_rasters(paths, **rules, advance=advance)
     if target is not None:
         with replaced(target) as partial:
             is_json = target.suffix.lower() == ".geojson" and frame.crs is not None

@@ -94,19 +94,24 @@ def read_classes(
     """
     from geoprep.labels.mask_files import read_mask  # imports compiled loops
 
-    if own := class_names(path):
-        return _prediction(path, own, names, like)
+    if class_names(path):
+        return read_prediction(path, names, like=like)
     rule = rule or _numbered(path, names)
     grid = like.grid if like else describe(str(path)).grid
     codes, _ = read_mask(str(path), rule, grid, SceneWindow(0, 0, *grid.shape))
     return ClassPixels(path, _renumbered(rule.names, names)[codes], grid)
 
 
-def _prediction(
-    path: Path, own: Sequence[str], names: Sequence[str], like: ClassPixels | None
+def read_prediction(
+    path: Path,
+    names: Sequence[str],
+    window: Window | None = None,
+    like: ClassPixels | None = None,
 ) -> ClassPixels:
+    """Return the classes of a prediction or exported label, as `read_classes` does, or a window."""
+    own = class_names(path)
     with open_image(str(path)) as dataset:
-        values = dataset.read() if like is None else _on_grid(path, dataset, like)
+        values = dataset.read(window=window) if like is None else _on_grid(path, dataset, like)
         bands = dict(zip(dataset.descriptions, values.astype(np.uint8), strict=True))
         grid = like.grid if like else Raster.of(dataset, str(path)).grid
         if values.dtype.kind not in "iu" or values[0].min() < 0 or values[0].max() > NODATA:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
 import shapely
 from affine import Affine
 from numpy.typing import NDArray
-from rasterio.features import rasterize, shapes
+from rasterio.features import rasterize
+from rasterio.windows import Window
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from geoprep.classes.class_rasters import (
     NODATA,
-    ClassPixels,
     class_colors,
     class_names,
     raster_files,
-    read_classes,
+    read_prediction,
 )
+from geoprep.classes.outlines import AREA, Outlines, Strip, outlines_of
 from geoprep.classes.right_angles import right_angled
 from geoprep.crs import areas_m2
 from geoprep.errors import UsageError
@@ -38,8 +39,10 @@ _LEAST_PIXELS: Final = 10
 """Polygons of fewer pixels are mostly noise."""
 _PRECISION: Final = 1e-3
 """Pixels that coordinates of several rasters are rounded to."""
-_THROUGH: Final = 2
-"""Sides of pixels at a corner that an edge only passes."""
+_STRIP_PIXELS: Final = 4 << 20
+"""Pixels that are read at once."""
+_MOST_POLYGONS: Final = 1 << 16
+"""Polygons that are made at once."""
 
 
 def polygonize_rasters(
@@ -50,8 +53,12 @@ def polygonize_rasters(
     square: bool = False,
     background: bool = False,
     pixel_size: float | None = None,
+    advance: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> gpd.GeoDataFrame:
-    """Return the classes of predictions as polygons, see `geoprep.polygonize`."""
+    """Return the classes of predictions as polygons, see `geoprep.polygonize`.
+
+    ``advance`` is called with the pixels that are done, and all of them.
+    """
     import geopandas as gpd
 
     files = [file for source in sources for file in raster_files(source)]
@@ -60,55 +67,59 @@ def polygonize_rasters(
         raise UsageError(
             f"{files[0]} has no class names: give predictions of classes, or exported labels"
         )
-    rasters: list[_Outlined] = []
-    crs = None
+    rasters: list[_Raster] = []
     for file in files:
         if class_names(file) != names:
             raise UsageError(f"{file} and {files[0]} differ in their classes: use one model")
-        raster = read_classes(file, names)
-        if not raster.grid.georeferenced:
-            raster = _in_plane(raster, pixel_size, alone=len(files) == 1)
-        elif pixel_size is not None:
+        grid = _grid_of(file, pixel_size, alone=len(files) == 1)
+        if rasters and grid.crs != rasters[0].grid.crs:
             raise UsageError(
-                f"{file}: georeferenced, so its pixel size is known: omit `pixel_size`"
+                f"{file} is in {grid.crs}, {files[0]} in {rasters[0].grid.crs}: reproject them to "
+                "one CRS"
             )
-        else:
-            describe(str(file)).placed()  # refuses metres that are called degrees
-        crs = crs or raster.grid.crs or None
-        if (raster.grid.crs or None) != crs:
-            raise UsageError(
-                f"{file} is in {raster.grid.crs}, {files[0]} in {crs}: reproject them to one CRS"
-            )
-        outline = raster.grid.outline()
-        near = shapely.intersects(np.array([one.outline for one in rasters], object), outline)
-        _leave_out(raster, [area for n in np.flatnonzero(near) for area, *_ in rasters[n].areas])
-        rasters.append(_Outlined(raster.grid, outline, _areas(raster)))
-    found = [
-        _polygons([rasters[n] for n in group], names, crs, simplify_m, min_area_m2, square=square)
-        for group in _neighbours(rasters)
-    ]
-    frame = gpd.GeoDataFrame(pd.concat(found, ignore_index=True), crs=crs)
-    if not background:
-        frame = frame[frame["class"] != "background"]
-    frame = frame[~frame.geometry.is_empty]
+        rasters.append(_Raster(file, grid))
+    total = 2 * sum(raster.pixels for raster in rasters)  # each is read, then in a polygon
+    frames: list[gpd.GeoDataFrame] = []
+    done = left_out = 0
+
+    def step(pixels: int) -> None:
+        nonlocal done
+        done += pixels
+        advance(done, total)
+
+    for group in _neighbours(rasters):
+        found, small = _polygons(
+            [rasters[number] for number in group],
+            names,
+            simplify_m,
+            min_area_m2,
+            square=square,
+            background=background,
+            step=step,
+        )
+        frames += found
+        left_out += small
     polygons = (
-        frame[frame["large"]]
-        .drop(columns="large")
+        gpd.GeoDataFrame(pd.concat(frames, ignore_index=True), crs=rasters[0].grid.crs or None)
         .sort_values(["value", "area_m2"], ascending=[True, False])
         .reset_index(drop=True)
     )
-    polygons.attrs = {"min_area_m2": min_area_m2, "left_out": int((~frame["large"]).sum())}
+    polygons.attrs = {"min_area_m2": min_area_m2, "left_out": left_out}
     polygons.attrs["colors"] = dict(zip(names, class_colors(files[0], names), strict=True))
     return polygons
 
 
 @dataclass(frozen=True, slots=True)
-class _Outlined:
-    """A raster of classes, as areas."""
+class _Raster:
+    """A raster of classes."""
 
+    path: Path
     grid: Grid
-    outline: shapely.Polygon
-    areas: list[_Area]
+
+    @property
+    def pixels(self) -> int:
+        """The number of pixels."""
+        return math.prod(self.grid.shape)
 
     @property
     def unit(self) -> float:
@@ -128,9 +139,31 @@ class _Outlined:
         return float(round(x_m / math.hypot(a, d) / (y_m / math.hypot(b, e)), 3))
 
 
-def _neighbours(rasters: Sequence[_Outlined]) -> list[list[int]]:
+def _grid_of(path: Path, pixel_size: float | None, *, alone: bool) -> Grid:
+    """Return the grid of a raster; in metres from the upper left if it is not georeferenced."""
+    described = describe(str(path))
+    if described.grid.georeferenced:
+        if pixel_size is not None:
+            raise UsageError(
+                f"{path}: georeferenced, so its pixel size is known: omit `pixel_size`"
+            )
+        return described.placed()  # refuses metres that are called degrees
+    if pixel_size is None:
+        raise UsageError(
+            f"{path}: not georeferenced. Set `pixel_size`, the width of a pixel in metres, "
+            "or give the file a CRS and a transform."
+        )
+    if not alone:
+        raise UsageError(
+            f"{path}: not georeferenced, so its position relative to the others is unknown. "
+            "Make its polygons alone."
+        )
+    return local_grid(*described.grid.shape, pixel_size)
+
+
+def _neighbours(rasters: Sequence[_Raster]) -> list[list[int]]:
     """Return the numbers of rasters in groups that touch, within half a pixel."""
-    outlines = np.array([raster.outline for raster in rasters], object)
+    outlines = np.array([raster.grid.outline() for raster in rasters], object)
     near = shapely.buffer(outlines, [raster.unit / 2 for raster in rasters])
     pairs = shapely.STRtree(outlines).query(near, predicate="intersects")
     links = coo_array((np.ones(pairs.shape[1]), tuple(pairs)), (len(rasters),) * 2)
@@ -139,153 +172,167 @@ def _neighbours(rasters: Sequence[_Outlined]) -> list[list[int]]:
 
 
 def _polygons(
-    rasters: Sequence[_Outlined],
+    rasters: Sequence[_Raster],
     names: Sequence[str],
-    crs: str | None,
     simplify_m: float | None,
     min_area_m2: float | None,
     *,
     square: bool,
-) -> gpd.GeoDataFrame:
-    """Return the polygons of rasters that touch, and which of them are large enough.
+    background: bool,
+    step: Callable[[int], None],
+) -> tuple[list[gpd.GeoDataFrame], int]:
+    """Return the polygons of rasters that touch, in parts, and how many smaller ones there are.
 
     Tolerances are in the largest pixels of these rasters, the stretch that of the middle one.
     """
     import geopandas as gpd
 
-    areas = [area for raster in rasters for area in raster.areas]
-    faces, numbers, pixels, confidence = _dissolved(
-        areas, rasters[0].grid.transform, alone=len(rasters) == 1
-    )
+    grid, crs = rasters[0].grid, rasters[0].grid.crs or None
     unit, metres = (max(getattr(one, name) for one in rasters) for name in ("unit", "metres"))
     sides = 1.0 if simplify_m is None else simplify_m / metres
-    tolerance = unit * (max(sides, 1.0) if square else sides)
-    exact = faces
-    if tolerance and len(faces):
-        faces = shapely.coverage_simplify(faces, tolerance)
-    large = pixels >= _LEAST_PIXELS
-    if square and len(faces):
-        stretch = sorted(one.stretch for one in rasters)[len(rasters) // 2]
-        half = pixels > _LEAST_PIXELS / 2
-        if min_area_m2 is not None:
-            half = shapely.area(exact) > min_area_m2 / 2 * (unit / metres) ** 2
-        buildings = np.array([names[number] != "background" for number in numbers], bool)
-        given = faces[half], exact[half], buildings[half]
-        if half.any():
-            faces[half] = right_angled(*given, tolerance=tolerance, stretch=stretch)
-    on_ground = shapely.area(faces)
-    if len(faces) and crs:
-        on_ground = areas_m2(faces, crs, edge=1000 * unit / metres)
-    if min_area_m2 is not None:
-        large = on_ground >= min_area_m2
-    columns = {
-        "class": [names[i] for i in numbers],
-        "value": numbers,
-        "area_m2": on_ground,
-        "confidence": confidence,
-        "large": large,
-    }
-    return gpd.GeoDataFrame(columns, geometry=faces, crs=crs)
+    sides = max(sides, 1.0) if square else sides
+    outlines = _outlines(rasters, names, step)
+    if sides:
+        outlines.simplify(sides * unit / rasters[0].unit)
+    areas = outlines.areas
+    pixels, is_background = areas["pixels"], np.array(names)[areas["value"]] == "background"
+    wanted = background | ~is_background
+    made = pixels >= _LEAST_PIXELS if min_area_m2 is None else np.ones(len(areas), bool)
+    if square:  # those around take part: they have walls in common
+        made = 2 * pixels > (_LEAST_PIXELS if min_area_m2 is None else min_area_m2 / metres**2)
+    numbers = np.flatnonzero(made if square else made & wanted)
+    count = len(numbers) if square else _MOST_POLYGONS
+    west, south, east, north = np.transpose([raster.grid.bounds for raster in rasters])
+    bounds = west.min(), south.min(), east.max(), north.max()
+    frames = []
+    for start in range(0, max(len(numbers), 1), max(count, 1)):
+        part = numbers[start : start + count]
+        faces = _mapped(outlines.polygons(part), grid.transform)
+        if square and len(part):
+            exact = _mapped(outlines.polygons(part, exact=True), grid.transform)
+            stretch = sorted(one.stretch for one in rasters)[len(rasters) // 2]
+            buildings, tolerance = ~is_background[part], sides * unit
+            faces = right_angled(faces, exact, buildings, tolerance=tolerance, stretch=stretch)
+        on_ground = shapely.area(faces)
+        if crs:
+            on_ground = areas_m2(faces, crs, edge=1000 * unit / metres, bounds=bounds)
+        large = pixels[part] >= _LEAST_PIXELS if min_area_m2 is None else on_ground >= min_area_m2
+        columns = {
+            "class": [names[value] for value in areas["value"][part]],
+            "value": areas["value"][part].astype(np.int64),
+            "area_m2": on_ground,
+            "confidence": areas["confidence"][part] / NODATA / pixels[part],
+        }
+        frame = gpd.GeoDataFrame(columns, geometry=faces, crs=crs)
+        frames.append(frame[large & wanted[part]])
+        step(int(pixels[part].sum()))
+    return frames, int(wanted.sum()) - sum(map(len, frames))
 
 
-def _in_plane(raster: ClassPixels, pixel_size: float | None, *, alone: bool) -> ClassPixels:
-    """Return a raster that is not georeferenced in metres from its upper left corner."""
-    if pixel_size is None:
-        raise UsageError(
-            f"{raster.path}: not georeferenced. Set `pixel_size`, the width of a pixel in metres, "
-            "or give the file a CRS and a transform."
-        )
-    if not alone:
-        raise UsageError(
-            f"{raster.path}: not georeferenced, so its position relative to the others is unknown. "
-            "Make its polygons alone."
-        )
-    return replace(raster, grid=local_grid(*raster.grid.shape, pixel_size))
+def _outlines(
+    rasters: Sequence[_Raster], names: Sequence[str], step: Callable[[int], None]
+) -> Outlines | _Union:
+    """Return the outlines of the areas of rasters in the pixels of the first one."""
+    corners = np.stack([rasters[0].grid.to_pixels(raster.grid.corners) for raster in rasters])
+    origins = np.rint(corners[:, 0]).astype(int)  # column and row
+    sizes = np.array([raster.grid.shape[::-1] for raster in rasters])
+    squares = origins[:, None] + sizes[:, None] * ((0, 0), (1, 0), (1, 1), (0, 1))
+    if np.abs(corners - squares).max() < _PRECISION:
+        return outlines_of(_strips(rasters, origins, names, step), tuple(origins.min(axis=0)))
+    return _union(rasters, names, step)
 
 
-def _leave_out(raster: ClassPixels, areas: Sequence[Any]) -> None:
-    """Take away the pixels that earlier rasters hold."""
-    if not areas:
-        return
-    grid = raster.grid
-    near = shapely.STRtree(areas).query(grid.outline(), predicate="intersects")
-    if len(near):
-        shapes_near = [areas[number] for number in near]
-        taken = rasterize(shapes_near, out_shape=grid.shape, transform=grid.transform, fill=0)
-        raster.label[taken > 0] = NODATA
+def _strips(
+    rasters: Sequence[_Raster],
+    origins: NDArray[np.intp],
+    names: Sequence[str],
+    step: Callable[[int], None],
+    taken: NDArray[np.bool_] | None = None,
+) -> Iterator[Strip]:
+    """Yield the rows of rasters by their columns and rows; where they overlap the first counts.
 
-
-_Area = tuple[Any, int, NDArray[np.float64]]
-"""A polygon of pixels, the number of its class, and its pixels and their sum of confidence."""
-
-
-def _areas(raster: ClassPixels) -> list[_Area]:
-    """Return every connected area of a class."""
-    known = raster.label != NODATA
-    areas = [
-        (shapely.geometry.shape(shape), int(value))
-        for shape, value in shapes(
-            raster.label, known, connectivity=4, transform=raster.grid.transform
-        )
-    ]
-    side = raster.grid.transform.determinant
-    sums = np.full((len(areas), 2), math.nan)
-    sums[:, 0] = [round(abs(area.area / side)) for area, _ in areas]
-    if raster.confidence is not None and areas:
-        numbered = rasterize(
-            [(area, number) for number, (area, _) in enumerate(areas, 1)],
-            out_shape=raster.label.shape,
-            transform=raster.grid.transform,
-            dtype="int32",
-        ).ravel()
-        for i, weights in enumerate((None, raster.confidence.ravel() / 255)):
-            sums[:, i] = np.bincount(numbered, weights, minlength=len(areas) + 1)[1:]
-    return [(*area, total) for area, total in zip(areas, sums, strict=True)]
-
-
-def _dissolved(
-    areas: Sequence[_Area], pixel: Affine, *, alone: bool
-) -> tuple[NDArray[np.object_], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return polygons with common vertices where they touch; classes, pixels and confidences.
-
-    They are found in pixels (``pixel`` is the transform of a raster), as corners of a turned grid
-    do not lie on common lines in the CRS. ``alone``: the areas are those of one raster, of which
-    none touches another of its class.
+    ``taken`` (y, x) are pixels of a single raster that do not count.
     """
-    if not areas:
-        return np.array([], object), np.array([], np.int64), np.array([]), np.array([])
-    shapes = _mapped(np.array([area for area, *_ in areas], object), ~pixel)
-    of_class = np.array([value for _, value, _ in areas])
-    sums = np.array([total for *_, total in areas])
-    # Coordinates of neighbouring rasters differ in their last digits.
-    xy = shapely.get_coordinates(shapes)
-    aligned = np.abs(xy - np.rint(xy)).max() < _PRECISION
-    shapes = shapely.transform(shapes, np.rint) if aligned else shapes
-    if not alone:
-        united, classes, totals = [], [], []
-        for value in np.unique(of_class).tolist():
-            mine = shapes[of_class == value]
-            found = shapely.get_parts(shapely.union_all(mine, grid_size=_PRECISION))
-            which, part = _within(mine, found)
-            total = np.zeros((len(found), 2))
-            np.add.at(total, part, sums[of_class == value][which])
-            united.append(found)
-            classes.append(np.full(len(found), value))
-            totals.append(total)
-        shapes, of_class, sums = (np.concatenate(all_of) for all_of in (united, classes, totals))
-    if aligned:
-        faces, part = _noded(shapes), np.arange(len(shapes))
-    else:  # lines between all polygons, cut where three of them meet: each edge occurs once
-        edges = shapely.union_all(shapely.boundary(shapes), grid_size=_PRECISION)
-        faces = shapely.get_parts(shapely.polygonize(shapely.get_parts(edges)))
-        face, part = _within(faces, shapes)
-        faces = faces[face]
-    faces = shapely.normalize(faces)
+    sizes = np.array([raster.grid.shape[::-1] for raster in rasters])
+    left, top = origins.min(axis=0).tolist()
+    width, height = ((origins + sizes).max(axis=0) - (left, top)).tolist()
+    rows = max(1, _STRIP_PIXELS // width)
+    for first in range(top, top + height, rows):
+        count = min(rows, top + height - first)
+        label = np.full((count, width), NODATA, np.uint8)
+        confidence = np.full((count, width), np.nan, np.float32)
+        for raster, (x, y), (columns, lines) in zip(rasters, origins, sizes, strict=True):
+            begin, end = max(first, y), min(first + count, y + lines)
+            if begin >= end:
+                continue
+            window = Window(0, begin - y, columns, end - begin)
+            found = read_prediction(raster.path, names, window)
+            if taken is not None:
+                found.label[taken[begin - y : end - y]] = NODATA
+            place = slice(begin - first, end - first), slice(x - left, x - left + columns)
+            free = label[place] == NODATA
+            np.copyto(label[place], found.label, where=free)
+            if found.confidence is not None:
+                np.copyto(confidence[place], found.confidence, where=free)
+            step(found.label.size)
+        yield label, confidence
+
+
+@dataclass(slots=True)
+class _Union:
+    """The areas of rasters whose pixels do not fit together, as `Outlines` has them."""
+
+    areas: NDArray[np.void]
+    exact: NDArray[np.object_]
+    simplified: NDArray[np.object_]
+
+    def simplify(self, tolerance: float) -> None:
+        """Simplify the polygons by a tolerance in pixels."""
+        if len(self.exact):
+            self.simplified = shapely.coverage_simplify(self.exact, tolerance)
+
+    def polygons(self, chosen: NDArray[np.intp], *, exact: bool = False) -> NDArray[np.object_]:
+        """Return some polygons."""
+        return (self.exact if exact else self.simplified)[chosen]
+
+
+def _union(rasters: Sequence[_Raster], names: Sequence[str], step: Callable[[int], None]) -> _Union:
+    """Return the areas of rasters, united where they touch, with common vertices."""
+    grid = rasters[0].grid
+    shapes, areas = np.empty(0, object), np.empty(0, AREA)
+    for raster in rasters:
+        own, taken = raster.grid, None
+        to_grid = ~grid.transform * own.transform
+        if len(shapes):
+            near = _mapped(shapes, ~to_grid)
+            near = near[shapely.intersects(near, shapely.box(0, 0, own.width, own.height))]
+            if len(near):
+                taken = rasterize(near, out_shape=own.shape, dtype="uint8") > 0
+        found = outlines_of(_strips([raster], np.zeros((1, 2), int), names, step, taken))
+        mine = _mapped(found.polygons(np.arange(len(found.areas))), to_grid)
+        shapes, areas = np.append(shapes, mine), np.append(areas, found.areas)
+    united, totals = [], []
+    for value in np.unique(areas["value"]):
+        is_one = areas["value"] == value
+        parts = shapely.get_parts(shapely.union_all(shapes[is_one], grid_size=_PRECISION))
+        which, part = _within(shapes[is_one], parts)
+        total = np.zeros(len(parts), AREA)
+        total["value"] = value
+        for name in ("pixels", "confidence"):
+            np.add.at(total[name], part, areas[is_one][name][which])
+        united.append(parts)
+        totals.append(total)
+    if not len(shapes):
+        return _Union(areas, shapes, shapes)
+    shapes, areas = np.concatenate(united), np.concatenate(totals)
+    # Lines between all polygons, cut where three of them meet: each edge occurs once.
+    edges = shapely.union_all(shapely.boundary(shapes), grid_size=_PRECISION)
+    faces = shapely.get_parts(shapely.polygonize(shapely.get_parts(edges)))
+    face, part = _within(faces, shapes)
+    faces, areas = shapely.normalize(faces[face]), areas[part]
     # In one order, whatever that of the areas: right angles depend on it.
     order = np.lexsort(shapely.bounds(faces).T)
-    pixels, total = sums[part[order]].T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return _mapped(faces[order], pixel), of_class[part[order]], pixels, total / pixels
+    return _Union(areas[order], faces[order], faces[order])
 
 
 def _within(
@@ -296,39 +343,6 @@ def _within(
     shape, other = shapely.STRtree(others).query(places, predicate="intersects")
     order = np.argsort(shape)
     return shape[order], other[order]
-
-
-def _noded(polygons: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Return polygons along the sides of pixels, with vertices at corners and where edges meet.
-
-    Sides of single pixels are compared, which takes a tenth of the time of a union of lines.
-    """
-    rings, polygon = shapely.get_rings(polygons, return_index=True)
-    xy, ring = shapely.get_coordinates(rings, return_index=True)
-    low_corner = xy.min(axis=0)
-    xy = (xy - low_corner).astype(np.int64)
-    width = xy[:, 0].max() + 2
-    within = ring[1:] == ring[:-1]
-    ring = ring[:-1][within]
-    start, way = (values[within] @ (1, width) for values in (xy[:-1], np.diff(xy, axis=0)))
-    length = np.abs(np.diff(xy, axis=0)[within]).sum(axis=1)
-    way //= length  # to the next pixel
-    last = np.flatnonzero(np.diff(ring, append=-1))
-    before = np.roll(way, 1)
-    before[np.append(0, last[:-1] + 1)] = way[last]
-    line = np.repeat(np.arange(len(length)), length)
-    step = np.arange(len(line)) - (np.cumsum(length) - length)[line]
-    at = start[line] + step * way[line]
-    side = np.unique(2 * np.minimum(at, at + way[line]) + (np.abs(way[line]) == 1))
-    low = side // 2
-    corners, sides = np.unique(
-        np.concatenate([low, low + np.where(side % 2, 1, width)]), return_counts=True
-    )
-    kept = ((step == 0) & (before != way)[line]) | np.isin(at, corners[sides > _THROUGH])
-    at, line = at[kept], line[kept]
-    points = np.column_stack([at % width, at // width]) + low_corner
-    rings = shapely.linearrings(points, indices=ring[line])
-    return np.asarray(shapely.polygons(rings, indices=polygon), object)
 
 
 def _mapped(polygons: NDArray[np.object_], transform: Affine) -> NDArray[np.object_]:

@@ -98,7 +98,8 @@ geoprep polygonize maps/ --out buildings.gpkg --square           walls at right 
 def _polygonize(given: dict[str, Any]) -> None:
     """Write the polygons of classes."""
     as_json, out = given.pop("as_json", False), given["out"]
-    frame = geoprep.polygonize(given.pop("maps"), **given)
+    progress = not (given.pop("quiet", False) or as_json)
+    frame = geoprep.polygonize(given.pop("maps"), **given, progress=progress)
     areas = frame.groupby("class", sort=False)["area_m2"].agg(["count", "sum"])
     rows = {name: (int(count), float(area)) for name, count, area in areas.itertuples()}
     if as_json:
@@ -116,7 +117,7 @@ def _polygonize(given: dict[str, Any]) -> None:
 
 
 polygonize = RecordCommand(
-    *("polygonize", (Maps, PolygonFile, PolygonOptions, Json), POLYGONIZE_HELP),
+    *("polygonize", (Maps, PolygonFile, PolygonOptions, Quiet, Json), POLYGONIZE_HELP),
     action=_polygonize,
     short_help="Turn predictions of classes into polygons.",
     wrapped=True,

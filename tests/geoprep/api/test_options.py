@@ -65,7 +65,7 @@ COMMANDS = {
     "polygonize": (
         "polygonize",
         "maps --out a.gpkg --overwrite --simplify 2 --min-area 5 --square --pixel-size 2 "
-        "--background --json",
+        "--background --quiet --json",
     ),
 }
 # Option -> keyword where they differ, and the keyword's value for a value of the option.

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import geopandas
 import numpy as np
+import pandas
 import pytest
 import rasterio
 import shapely
@@ -19,6 +20,8 @@ from rasterio.features import rasterize, shapes
 from scipy.ndimage import gaussian_filter
 
 import geoprep as gp
+import geoprep.classes.polygons
+from geoprep.classes.polygons import polygonize_rasters
 from geoprep.cli.commands import cli
 from geoprep.errors import ImageError, UsageError
 
@@ -326,3 +329,18 @@ def test_right_angles_do_not_depend_on_the_order_of_rasters(tmp_path):
     one, other = (gp.polygonize(some, square=True, **ALL) for some in (paths, paths[::-1]))
     shapes_of = [sorted(shapely.to_wkt(shapely.normalize(f.geometry), 3)) for f in (one, other)]
     assert shapes_of[0] == shapes_of[1]
+
+
+@pytest.mark.parametrize("square", [False, True])
+def test_strips_are_joined(tmp_path, monkeypatch, square):
+    label, sure = blobs(70, 60), np.random.default_rng(1).integers(0, 256, (70, 60), np.uint8)
+    path = write(tmp_path / "a.tif", label, sure)
+    whole = gp.polygonize(path, square=square, **ALL)
+    monkeypatch.setattr(geoprep.classes.polygons, "_STRIP_PIXELS", 9 * 60)
+    done = []
+    strips = polygonize_rasters(
+        [path], square=square, **ALL, advance=lambda *counts: done.append(counts)
+    )
+    pandas.testing.assert_frame_equal(whole, strips)
+    assert done[:2] == [(540, 8400), (1080, 8400)]
+    assert done[-1] == (8400, 8400)
