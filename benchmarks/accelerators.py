@@ -16,7 +16,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise, repeat
@@ -40,7 +40,7 @@ from benchmarks.common import (
     some_of,
 )
 from benchmarks.loading.data import LoadingSizes, synthetic_store
-from benchmarks.tables import Table, conclude, measured
+from benchmarks.tables import Table, conclude, measured, write_page
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.imagery.headers import describe
 from geoprep.options import argument, option
@@ -142,7 +142,9 @@ def main(given: AcceleratorsOptions) -> int:
         parts = Measurement(result, device, store, work, scale)
         run_parts(result, {part: getattr(parts, part) for part in PARTS}, given.only or PARTS)
     if given.write_page:
-        write_page(given.write_page, result, tables(result))
+        of, device = result.settings["device"], result.machine["device"]
+        shown = tables(result)
+        write_page(given.write_page, result, shown, f"{of}: {device}", device, NOT_RUN)
     return conclude(result, given, tables(result))
 
 
@@ -378,28 +380,6 @@ def tables(result: Result) -> list[Table]:
         Table(title, {"geoprep predict": "predict"}, maps),
         Table("An image to a network", {"predict and vectorize": "network"}, network),
     ]
-
-
-def write_page(path: Path, result: Result, tables: Iterable[Table]) -> None:
-    """Write the tables to the section of a device on the page, before the text of `NOT_RUN`."""
-    m, of = result.machine, result.settings
-    libraries = ", ".join(f"{name} {m['libraries'][name]}" for name in ("geoprep", "torch"))
-    text = (
-        f"## {m['device']}\n\n{result.started[:10]}, {libraries}, Python {m['python']}. Host: "
-        f"{m['processor']}, {m['cores']} cores, {m['memory_gib']} GiB. Medians of {of['repeats']} "
-        "rounds, with the range in brackets.\n\n"
-    )
-    text += "Small sizes (`--quick`): these figures mean nothing.\n\n" if of["quick"] else ""
-    text += "\n".join(filter(None, (table.markdown(result) for table in tables)))
-    text += "".join(f"\n- {note}\n" for note in result.notes)
-    start, end = f"<!-- {of['device']}: {m['device']} -->\n", "<!-- end -->\n\n"
-    before, found, rest = path.read_text(encoding="utf-8").partition(start)
-    if found:
-        rest = rest.partition(end)[2]
-    else:
-        before, mark, rest = before.partition(NOT_RUN)
-        rest = mark + rest
-    path.write_text(f"{before}{start}{text}{end}{rest}", encoding="utf-8")
 
 
 if __name__ == "__main__":

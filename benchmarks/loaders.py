@@ -1,6 +1,7 @@
 """Measure throughput and memory of the data loaders, compared with other loaders.
 
     python -m benchmarks.loaders [--store STORE] [--quick] [--json FILE]
+    python -m benchmarks.loaders --write-page docs/performance/loaders.md
 
 All parts use the tiles of one store: the given one, or that of a synthetic city (quick: random
 tiles of 512 x 512 x 3). The baselines are copying the same bytes, a common Dataset, and other
@@ -30,18 +31,19 @@ from benchmarks.loading.data import (
     synthetic_store,
     write_files,
 )
+from benchmarks.loading.device_loop import LOOPS, QUICK_LOOPS, measure_loop
 from benchmarks.loading.other_loaders import ENTRIES, QUICK_ENTRIES, measure_peers
 from benchmarks.loading.peer_task import Task
 from benchmarks.loading.rates import RESIDENCIES, drain, measure_residency
 from benchmarks.loading.worker_memory import MODES, WORKERS, measure_memory
-from benchmarks.tables import Table, conclude, measured
+from benchmarks.tables import Table, conclude, measured, write_page
 from geoprep.cpus import usable_cpus
 from geoprep.options import option
 from geoprep.texts import counted
 from loaders import BatchLoader, RamTiles, StreamTiles, available_memory
 
-PARTS = ("memory", "peers", "augment", "residency")
-QUICK_PARTS = ("memory", "peers")
+PARTS = ("memory", "peers", "loop", "augment", "residency")
+QUICK_PARTS = ("memory", "peers", "loop")
 _FILLED = 0.8
 """Largest share of the available memory that tiles should take."""
 _NEARLY, _TRY_SECONDS = 0.9, 0.1
@@ -53,7 +55,7 @@ class LoadersOptions(CommonOptions):
 
     store: Path | None = option(None, "Store to read. Default: that of a synthetic city.", "STORE")
     only: tuple[str, ...] | None = some_of(
-        PARTS, "Measure these parts", "all; quick: memory, peers"
+        PARTS, "Measure these parts", "all; quick: memory, peers, loop"
     )
     threads: int | None = option(
         None, "Number of threads and of workers. Default: one per core.", "N", least=1
@@ -63,6 +65,9 @@ class LoadersOptions(CommonOptions):
         "Time to measure each rate for, in seconds. Default: 1, quick 0.25.",
         "SECONDS",
         above=0,
+    )
+    write_page: Path | None = option(
+        None, "Write the tables to this page of the documentation, in place of its figures.", "FILE"
     )
 
 
@@ -86,6 +91,8 @@ def main(given: LoadersOptions) -> int:
         if store is None and not set(only) <= storeless:
             store = synthetic_store(work, sizes, result.settings["threads"])
         _measure(result, store, work, sizes)
+    if given.write_page:
+        write_page(given.write_page, result, tables(result), "figures", "Figures", "## Limits\n")
     return conclude(result, given, tables(result))
 
 
@@ -101,16 +108,16 @@ def _measure(result: Result, store: Path | None, work: Path, sizes: LoadingSizes
     if of["quick"]:
         write_files(tiles, files, tiffs=False)
 
-    def peers() -> None:
+    elif {"peers", "loop"} & {*of["only"]}:
         announce("writing files for other loaders")
-        if not of["quick"]:
-            write_files(tiles, files)
-        task = Task(str(files), sizes.batch_size, of["threads"], str(source))
-        measure_peers(result, task, QUICK_ENTRIES if of["quick"] else ENTRIES)
+        write_files(tiles, files)
+    task = Task(str(files), sizes.batch_size, of["threads"], str(source))
+    entries, loops = (QUICK_ENTRIES, QUICK_LOOPS) if of["quick"] else (ENTRIES, [*LOOPS])
 
     parts: dict[str, Callable[[], object]] = {
         "memory": partial(measure_memory, result, source),
-        "peers": peers,
+        "peers": partial(measure_peers, result, task, entries),
+        "loop": partial(measure_loop, result, task, loops),
         "augment": partial(measure_augment, result, sizes.random_tiles),
         "residency": partial(measure_residency, result, store, tiles),
     }
@@ -165,9 +172,12 @@ def tables(result: Result) -> list[Table]:
     storage = {"MB": "held", "tiles/s": "whole.rate", "us per tile": "whole.cpu"}
     storage |= {"crops/s": "crops.rate", "us per crop": "crops.cpu"}
     workers = {title: f"memory.{mode}.total" for mode, (_, _, title) in MODES.items()}
+    best = {"whole tiles": "peers.ours", "crops + D4": "peers.ours_crops"}
     counts = {str(count): str(count) for count in WORKERS}
     peers = {"images/s": "rate", "CPU us": "cpu", "p50 ms": "p50", "p99 ms": "p99"}
     peers |= {"start s": "start", "first s": "first", "MB per worker": "memory"}
+    loop = {"batches/s": "rate", "batches per CPU s": "cpu"}
+    loop |= {"MB to the device": "sent", "MB of memory": "memory"}
     residencies = {title: f"residency.{kind}" for kind, title in RESIDENCIES.items()}
     loaders = {entry.title: f"peers.{entry.name}" for entry in ENTRIES}
     augments = {text: f"augment.{name}" for name, text in AUGMENTS.items()}
@@ -184,6 +194,13 @@ def tables(result: Result) -> list[Table]:
             loaders,
             peers,
             medians=list(peers.values())[1:],
+        ),
+        Table("Rate of BatchLoader over that of the fastest other one", best, {"": "over_best"}),
+        Table(
+            f"Loop over {of['batch_size']} whole tiles a batch, with targets on {of.get('device')}",
+            {title: f"loop.{name}" for name, title in LOOPS.items()},
+            loop,
+            medians=[*loop.values()][2:],
         ),
         Table(f"Storage of tiles, {crops}", residencies, storage),
         Table(f"Cost of augmentations, {crops}, 3 bands", augments, cost),

@@ -121,6 +121,42 @@ def print_report(result: Result, tables: Iterable[Table]) -> None:
         console.print(f"[yellow]{note}[/]", highlight=False)
 
 
+def write_page(
+    path: Path, result: Result, tables: Iterable[Table], mark: str, title: str, before: str
+) -> None:
+    """Write the tables to a section of a page, in place of those of an earlier run.
+
+    Parameters
+    ----------
+    path
+        The page, in Markdown.
+    mark
+        Text of the comment before the section, which is found by it.
+    title
+        Heading of the section.
+    before
+        Line before which a section is written that the page does not have yet.
+    """
+    m, of = result.machine, result.settings
+    libraries = ", ".join(f"{name} {m['libraries'][name]}" for name in ("geoprep", "torch"))
+    text = (
+        f"## {title}\n\n{result.started[:10]}, {libraries}, Python {m['python']}. Host: "
+        f"{m['processor']}, {m['cores']} cores, {m['memory_gib']} GiB. Medians of {of['repeats']} "
+        "rounds, with the range in brackets.\n\n"
+    )
+    text += "Small sizes (`--quick`): these figures mean nothing.\n\n" if of["quick"] else ""
+    text += "\n".join(filter(None, (table.markdown(result) for table in tables)))
+    text += "".join(f"\n- {note}\n" for note in result.notes)
+    start, end = f"<!-- {mark} -->\n", "<!-- end -->\n\n"
+    above, found, rest = path.read_text(encoding="utf-8").partition(start)
+    if found:
+        rest = rest.partition(end)[2]
+    else:
+        above, line, rest = above.partition(before)
+        rest = line + rest
+    path.write_text(f"{above}{start}{text}{end}{rest}", encoding="utf-8")
+
+
 @contextmanager
 def measured(name: str, given: CommonOptions, **sizes: Any) -> Iterator[tuple[Result, Path]]:  # noqa: ANN401 - JSON values
     """Yield the empty result of a benchmark, after printing the machine, and a scratch folder."""

@@ -124,7 +124,7 @@ def measure_peers(result: Result, task: Task, entries: Sequence[PeerEntry] = ENT
                 else:
                     result.notes.append(f"{entry.title}: left out, {error}")
             else:
-                cases[entry.name] = partial(_rate, child, of["seconds"])
+                cases[entry.name] = partial(timed_rate, child, of["seconds"])
         for name, runs in result.turns(cases).items():
             _record(result, f"peers.{name}", runs)
     if missing:
@@ -181,7 +181,7 @@ def compare(epoch: dict[str, float], truth: dict[str, float]) -> None:
             raise ChildError(f"an epoch has {name} {epoch[name]}, not {value}")
 
 
-def _rate(child: ChildProcess, seconds: float) -> dict[str, Any]:
+def timed_rate(child: ChildProcess, seconds: float) -> dict[str, Any]:
     """Run complete epochs of a loader for some seconds; return its answer and processor seconds."""
     before = _tree_cpu(child.process.pid)
     answer = child.ask("rate", seconds=seconds)

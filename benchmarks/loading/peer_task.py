@@ -19,6 +19,10 @@ Loader = Iterable[Pair]
 """Batches of images and masks in any order; iterated once per epoch, shuffled."""
 
 
+MEAN, STD = (110.0, 115.0, 105.0), (60.0, 58.0, 57.0)
+"""Statistics of bands that images are normalised with, in grey values; others take as long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """The data to load, and the settings.
@@ -67,10 +71,14 @@ class Task:
 
 
 class Peer:
-    """A loader: packages that it needs beside NumPy and torch, and grey values per image value."""
+    """A loader: packages that it needs beside NumPy and torch, and grey values per image value.
+
+    A ``normalised`` one returns (grey value - `MEAN`) / `STD` in their place.
+    """
 
     packages: ClassVar[tuple[str, ...]] = ()
     grey: ClassVar[float] = 1.0
+    normalised: ClassVar[bool] = False
 
     @staticmethod
     def prepare(task: Task, out: Path) -> None:
@@ -114,6 +122,18 @@ class FloatTiles(ByteTiles):
 
     def __getitem__(self, tile: int) -> Pair:
         return widened(*super().__getitem__(tile))
+
+
+class NormalisedTiles(FloatTiles):
+    """As `FloatTiles`, ready for a model."""
+
+    def __init__(self, image: Pixels, speed: Pixels) -> None:
+        super().__init__(image, speed)
+        self.mean, self.std = torch.tensor([MEAN, STD])[..., None, None] / 255
+
+    def __getitem__(self, tile: int) -> Pair:
+        image, speed = super().__getitem__(tile)
+        return image.sub_(self.mean).div_(self.std), speed
 
 
 def widened(image: Tensor, speed: Tensor) -> Pair:

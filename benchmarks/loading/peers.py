@@ -21,6 +21,7 @@ from benchmarks.loading.peer_task import (
     ByteTiles,
     FloatTiles,
     Loader,
+    NormalisedTiles,
     Pair,
     Pairs,
     Peer,
@@ -99,6 +100,16 @@ class Classic(Peer):
     @staticmethod
     def open(task: Task, source: Path) -> Loader:
         return DataLoader(FloatTiles(*task.in_memory()), shuffle=True, **task.loading)
+
+
+class Normalised(Peer):
+    """A DataLoader whose workers make float32 images that are ready for a model."""
+
+    normalised = True
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        return DataLoader(NormalisedTiles(*task.in_memory()), shuffle=True, **task.loading)
 
 
 class TiffFiles(Peer):
@@ -332,6 +343,7 @@ PEERS: dict[str, type[Peer]] = {
     "ours_dataset": OursDataset,
     "uint8": Uint8,
     "classic": Classic,
+    "normalised": Normalised,
     "files": TiffFiles,
     "ffcv": Ffcv,
     "litdata": LitData,

@@ -9,6 +9,7 @@ from helpers.stores import write_store
 from benchmarks import accelerators as benchmark
 from benchmarks.child import ROOT
 from benchmarks.common import Result
+from benchmarks.tables import write_page
 from training.prediction import predictor
 
 PAGE = ROOT / "docs" / "performance" / "accelerators.md"
@@ -77,7 +78,8 @@ def test_devices_have_sections_beside_each_other_and_a_new_run_replaces_its_own(
     written.write_text(PAGE.read_text())
     for kind, device, rate in (("cuda", "H1", 1234), ("xpu", "B5", 777), ("cuda", "H1", 4321)):
         result = a_result(kind, device, rate)
-        benchmark.write_page(written, result, benchmark.tables(result))
+        tables, mark = benchmark.tables(result), f"{kind}: {device}"
+        write_page(written, result, tables, mark, device, benchmark.NOT_RUN)
     text = written.read_text()
     assert text.count("## H1") == text.count("## B5") == 1
     assert "| 8 x 160 | 4,321 |" in text

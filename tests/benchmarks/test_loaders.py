@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -9,13 +10,14 @@ from benchmarks.child import ChildError
 from benchmarks.common import Result
 from benchmarks.loading import augmentations, other_loaders
 from benchmarks.loading.data import LoadingSizes, synthetic_store, write_files
+from benchmarks.loading.device_loop import LOOPS, QUICK_LOOPS, LoopServer
 from benchmarks.loading.peer_task import Task
 from benchmarks.loading.peers import PEERS
 from benchmarks.loading.rates import RESIDENCIES, measure_residency
 from benchmarks.tables import print_report
 from loaders import RamTiles
 
-OTHERS = list(PEERS)[5:]
+OTHERS = list(PEERS)[6:]
 """Packages that are installed apart."""
 SIZES = LoadingSizes(scenes=4, scene_side=192, batch_size=4, crop=64)
 
@@ -90,6 +92,45 @@ def test_quick_run_records_the_cost_of_every_augmentation(store, tmp_path, monke
         assert written["figures"][f"augment.{case}.rate"]["median"] > 0
         assert written["figures"][f"augment.{case}.cpu"]["median"] > 0
     assert written["notes"][-1].startswith(f"Advice for {store.name}: residency ram (0.0 GB")
+
+
+def test_loops_of_bytes_send_a_fifth_and_renew_their_section_of_the_page(store, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Loading\n\nText.\n\n## Limits\n\nTwo cores.\n")
+    words = ["--store", str(store), "--quick", "--only", "loop", "--repeats", "1", "--threads", "1"]
+    for _ in range(2):
+        assert benchmark.main([*words, "--seconds", "0.02", "--write-page", str(page)]) == 0
+    text = page.read_text()
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "# Loading",
+        "## Figures",
+        "### Loop over 16 whole tiles a batch, with targets on cpu",
+        "## Limits",
+    ]
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
+    sent = {title.strip(): float(cells[-1]) for title, *cells in rows[2:]}
+    assert len(sent) == len(QUICK_LOOPS)
+    assert all(float(cell.replace(",", "")) > 0 for row in rows[2:] for cell in row[1:])
+    ours, floats = sent[LOOPS["ours"]], sent[LOOPS["normalised"]]
+    assert floats == pytest.approx(5 * ours, rel=0.01)
+
+
+def test_every_loop_gives_the_same_images_and_targets(task):
+    """Whether they are normalised in workers, on the device, or by the module of this package."""
+    ours, *others = (sorted(_epoch(name, task)) for name in LOOPS if name != "torchgeo")
+    for theirs in others:
+        assert theirs == pytest.approx(ours, rel=1e-5)
+
+
+def _epoch(name, task):
+    """Return the mean of the image and that of the target of every tile."""
+    server = LoopServer(name, asdict(task))
+    server.open()
+    for image, target in server.loader:
+        assert image.dtype == target.dtype == torch.float32
+        assert target.shape == (len(image), 8, *image.shape[2:])
+        for one, its in zip(image, target, strict=True):
+            yield float((one.double() + 10).mean()) + 1000 * float(its.double().mean())
 
 
 def test_storage_of_tiles_is_compared(store, capsys):
