@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from geoprep import __version__
 from geoprep.building.inputs import inputs_digest, with_equal_images
+from geoprep.building.label_checks import (
+    check_kinds,
+    check_labels,
+    looks_swapped,
+    vector_label_failure,
+)
 from geoprep.building.options import BuildOptions, parse_rescale
-from geoprep.building.request import check_kinds
-from geoprep.building.scene import ALL_BACKGROUND, Described, Planned, describe_scenes
+from geoprep.building.scene import Described, Planned, describe_scenes
 from geoprep.building.splits import divide
-from geoprep.errors import GeoprepError, LabelError, SourceError, UsageError
+from geoprep.errors import SourceError, UsageError
 from geoprep.executors.threads import Executor
 from geoprep.grid import MIXED_SIZES, Grid, Windows, auto_tile, level_sides, shard_tiles
-from geoprep.imagery.headers import describe
 from geoprep.imagery.rescale import value_kind
 from geoprep.labels.label_options import Schema
-from geoprep.labels.label_shapes import LabelFile, open_label_file, refuse_points
-from geoprep.labels.vector_files import UNSELECTED
-from geoprep.labels.vector_names import is_vector
 from geoprep.sources.cities import CITIES
 from geoprep.sources.scene import SourceScenes
-from geoprep.sources.stac_items import SWAPPED
-from geoprep.storage.addresses import is_remote
-from geoprep.store.classes import BACKGROUND_NAME
 from geoprep.store.schema import CLASSES_SCHEMA, StoreMeta
-from geoprep.texts import counted
 
 MOST_TILE_BYTES: Final = 256 << 20
 """A tile is one chunk, which is read whole; every thread of a build holds those of a scene."""
 MOST_FINER: Final = 10
 """Largest ratio of an image's pixel size to that of the finest level."""
-_COLOURS: Final = 3
-"""Bands of a mask of colours."""
 _MUCH_PADDING: Final = 0.05
-_LABELS_TRIED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +102,7 @@ def make_plan(
     check_kinds(sources, options)
     described, notes = describe_scenes(sources, options, executor, read_inputs=read_inputs)
     usable = [scene for scene in described if not scene.failure]
-    swapped = _looks_swapped(described[0], options)
+    swapped = looks_swapped(described[0], options)
     if not usable:
         reason = " ".join([described[0].failure, *swapped])
         raise SourceError(f"none of the images can be used. First: {reason}")
@@ -120,34 +113,16 @@ def make_plan(
     levels = level_sides(tile, options.levels)
     rescale = _rescale_rule(options.rescale, usable)
     kinds = {_limits_of(rescale, scene) for scene in usable}
-    labels = (scene.label for scene in usable if scene.label and is_vector(scene.label))
-    # GDAL writes a file beside a compressed tar that it reads labels in.
-    own = [label for label in labels if not is_remote(label) and not label.startswith("/vsitar/")]
-    refuse_points(own[:_LABELS_TRIED], options.speed_rule(options.schema))
-    roads = open_shared_label(sources, options)
-    shared_label = roads.name if roads else None
-    outside, label_notes = [""] * len(described), list[str]()
-    if roads:
-        outside, label_notes = check_shared_roads(roads, [scene.grid for scene in described])
-        if options.class_rule and BACKGROUND_NAME not in options.class_rule.names:
-            rest = "pixels outside its features have no label; if they are background, begin"
-            label_notes += [f"{roads.name}: {rest} `classes` with {BACKGROUND_NAME}"]
+    labels = check_labels(sources, described, options)
     inputs, digest = [scene.inputs for scene in described], ""
     if read_inputs:
         facts = [f"{scene.id} {scene.facts}" for scene in described]
-        digest = inputs_digest(facts, inputs, [shared_label, options.split_file])
+        digest = inputs_digest(facts, inputs, [labels.shared, options.split_file])
     inputs = with_equal_images(inputs, executor)
-    empty = [scene.label is None for scene in described]
-    if options.missing_label == "background":
-        _require_background(empty, shared_label, options)
-        what = "without a label file: background"
-        label_notes += [f"{counted(sum(empty), 'image')} {what}"] * any(empty)
     usual = Counter(known).most_common(1)[0][0]  # of images that cannot be opened
     tiles, scenes = 0, list[Planned]()
-    for scene, files, shape, why in zip(described, inputs, shapes, outside, strict=True):
-        label = scene.label or shared_label
-        if label is None and options.missing_label == "background":
-            label = ALL_BACKGROUND
+    of_scenes = zip(described, labels.labels, labels.outside, inputs, shapes, strict=True)
+    for scene, label, why, files, shape in of_scenes:
         failure = scene.failure or why or vector_label_failure(scene.label, scene.grid)
         planned = Planned(
             *(scene.id, scene.image, label, scene.city, files, scene.opened, failure),
@@ -160,12 +135,13 @@ def make_plan(
         tiles += len(planned.windows)
     splits, groups, split_notes = divide(scenes, [source.origin for source in sources], options)
     scenes = [replace(scene, splits=own) for scene, own in zip(scenes, splits, strict=True)]
-    together = defaultdict[int, list[int]](list)
-    for i, group in enumerate(groups):
-        together[group].append(i)
     gsd_m, size_notes = _pixel_sizes(scenes)
     if options.tile is None:
         size_notes += _padding(scenes, tile)
+    class_attributes: dict[str, Any] = {}
+    if rule := options.class_rule:
+        class_attributes = {"schema": CLASSES_SCHEMA, "kind": "classes"}
+        class_attributes |= {"class_names": rule.names, "class_colors": rule.colors}
     meta = StoreMeta(
         cities=tuple(cities),
         bands=tuple(names[0] for names in first.band_names),
@@ -182,21 +158,21 @@ def make_plan(
             "options": options.to_attrs(),
             "product": sources[0].product,
             "inputs": digest,
-            "groups": [scenes_of for scenes_of in together.values() if len(scenes_of) > 1],
+            "groups": groups,
             **({"limits_of": kinds.pop()} if len(kinds) == 1 and any(kinds) else {}),
             **({"datetimes": dict(sources[0].datetimes)} if sources[0].datetimes else {}),
         },
         version=__version__,
-        **_class_attributes(options),
+        **class_attributes,
     )
     return Plan(
         meta=meta,
         options=options,
         scenes=tuple(scenes),
         tiles=tiles,
-        shared_label=shared_label,
+        shared_label=labels.shared,
         orphan_labels=tuple(label for source in sources for label in source.orphan_labels),
-        notes=(*swapped, *notes, *size_notes, *label_notes, *split_notes),
+        notes=(*swapped, *notes, *size_notes, *labels.notes, *split_notes),
         fingerprint=f"{__version__} {digest}",
     )
 
@@ -228,19 +204,6 @@ def _tile_side(shapes: Sequence[tuple[int, int]], bands: int, options: BuildOpti
             "smaller `tile` or `resize`"
         )
     return tile
-
-
-def _class_attributes(options: BuildOptions) -> dict[str, Any]:
-    """Return the attributes that only a store of classes has."""
-    rule = options.class_rule
-    if rule is None:
-        return {}
-    return {
-        "schema": CLASSES_SCHEMA,
-        "kind": "classes",
-        "class_names": rule.names,
-        "class_colors": rule.colors,
-    }
 
 
 def _pixel_sizes(scenes: Sequence[Planned]) -> tuple[tuple[float, float], list[str]]:
@@ -310,101 +273,3 @@ def _rescale_rule(rule: str, scenes: Sequence[Described]) -> str:
             "the unit of the bands",
         )
     return rule
-
-
-# Checks of labels
-
-
-def _looks_swapped(scene: Described, options: BuildOptions) -> list[str]:
-    """Return a question if an image has one band, as masks have, and its mask those of colours.
-
-    Raises SourceError if it has others, which no mask has.
-    """
-    if not scene.label or not options.raster_rule(scene.label) or options.label_speeds == "bins":
-        return []
-    try:
-        image, mask = map(describe, (scene.image, scene.label))
-    except GeoprepError:  # the scene fails, with this reason
-        return []
-    bands, of_mask = (len(raster.bands) - bool(raster.alpha) for raster in (image, mask))
-    text = f"{image.name} has one band, and its label {mask.name} has {of_mask}. {SWAPPED}"
-    if bands == 1 and of_mask not in (1, _COLOURS):
-        raise SourceError(text)
-    return [text] if bands == 1 < of_mask else []
-
-
-def _require_background(
-    empty: Sequence[bool], shared_label: str | None, options: BuildOptions
-) -> None:
-    """Refuse `missing_label` background where no label file can be missing, or without that."""
-    if shared_label or all(empty):
-        raise UsageError("missing_label", "needs `labels` of a file per image: leave it out")
-    if options.class_rule and BACKGROUND_NAME not in options.class_rule.names:
-        raise UsageError(
-            "missing_label",
-            f"background needs a class of that name: begin `classes` with {BACKGROUND_NAME}",
-        )
-
-
-def open_shared_label(sources: Sequence[SourceScenes], options: BuildOptions) -> LabelFile | None:
-    """Return the road file that all scenes share; None if scenes have labels of their own.
-
-    It is read once, so that an unusable file is one error and not one per scene.
-    """
-    names = {source.shared_label for source in sources if source.shared_label}
-    if len(names) > 1:
-        raise UsageError("several label files for all scenes: build a separate store for each")
-    return open_label_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None
-
-
-def vector_label_failure(label: str | None, grid: Grid | None) -> str:
-    """Return why a label cannot be drawn on a scene's grid; empty if it can."""
-    if label is None or grid is None or grid.georeferenced or not is_vector(label):
-        return ""
-    return (
-        f"{label}: vector labels need a georeferenced image. Georeference the image, or give it "
-        "a raster label of the same size"
-    )
-
-
-def check_shared_roads(
-    roads: LabelFile, grids: Sequence[Grid | None]
-) -> tuple[list[str], list[str]]:
-    """Return per scene why a shared road file does not cover it ("" where it does), and notes."""
-    if UNSELECTED in roads.table.file_notes:
-        raise LabelError(f"{roads.name}: {UNSELECTED}. Check the condition and its letters")
-    inside = [
-        grid is not None and grid.georeferenced and roads.covers(grid.bounds, grid.crs)
-        for grid in grids
-    ]
-    usable = [grid for grid in grids if grid is not None]
-    if not any(inside):
-        if usable and not any(grid.georeferenced for grid in usable):
-            raise LabelError(vector_label_failure(roads.name, usable[0]))
-        placed = next(grid for grid in usable if grid.georeferenced)
-        if len(roads.table.lines):
-            hint = roads.swapped(placed.bounds, placed.crs) or ". Check its CRS"
-            why = f"its features are at {roads.place()}{hint}"
-        else:
-            why = roads.table.unusable(placed.crs)
-        raise LabelError(
-            f"{roads.name} covers none of the scenes: {why}. For one file per scene "
-            "give `labels` a folder or a quoted pattern"
-        )
-    outside = f"{roads.name}: the scene is outside the extent of its features, {roads.place()}"
-    failures = [
-        "" if grid is None or ok else vector_label_failure(roads.name, grid) or outside
-        for grid, ok in zip(grids, inside, strict=True)
-    ]
-    notes = []
-    if any(failures):
-        notes.append(
-            f"{roads.name} is the label of all {len(usable)} scenes; those that fail outside its "
-            f"extent: {sum(map(bool, failures))}. For one file per scene "
-            "give `labels` a folder or a quoted pattern"
-        )
-    notes += [f"{roads.name}: {note}" for note in roads.table.file_notes]
-    if left_out := roads.table.lineless():
-        listed = ", ".join(f"{what}: {count:,}" for what, count in left_out.items())
-        notes.append(f"{roads.name}: features left out ({listed})")
-    return failures, notes

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import glob
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from geoprep.building.options import BuildOptions, InputOptions
-from geoprep.errors import UsageError
 from geoprep.executors.progress import counting_bar, progress_bar
 from geoprep.labels.coco_files import Coco
-from geoprep.labels.mask_files import is_mask_georeferenced, mask_values
 from geoprep.labels.vector_names import is_vector
 from geoprep.sources.archives import (
     archive_in_place,
@@ -25,13 +23,12 @@ from geoprep.sources.archives import (
 )
 from geoprep.sources.cities import get_city
 from geoprep.sources.city_scenes import find_scenes
-from geoprep.sources.label_matching import IMAGE_SUFFIXES
 from geoprep.sources.local_copies import (
     copies_folder,
     copy_path,
     download_scenes,
+    has_remote,
     prepare_copies,
-    remote_scenes,
 )
 from geoprep.sources.own_images import images_and_labels
 from geoprep.sources.scene import SourceScenes, refuse_inside
@@ -129,7 +126,7 @@ class Sources:
 
     def downloaded(self, observer: BuildObserver) -> Sources:
         """Return the sources with remote images and labels downloaded."""
-        if not any(remote_scenes(source) for source in self.found):
+        if not any(has_remote(source) for source in self.found):
             return self
         folder = copies_folder(self.out)
         with observer.counting("downloading") as report:
@@ -224,59 +221,3 @@ class Request:
             return options.mask_rule is not None
         of_vectors = options.class_field, options.layer, options.where
         return not (is_vector(labels) or any(of_vectors))
-
-
-def check_kinds(sources: Sequence[SourceScenes], options: BuildOptions) -> None:
-    """Check that the options fit the kind of labels, vectors or rasters."""
-    labels = [
-        scene.label for source in sources for scene in source.scenes if scene.label is not None
-    ]
-    labels += [source.shared_label for source in sources if source.shared_label is not None]
-    masks = [label for label in labels if label.lower().endswith(IMAGE_SUFFIXES)]
-    vectors = [label for label in labels if is_vector(label)]
-    if masks and options.mask_rule is None and options.classes is None:
-        raise UsageError(
-            f"{masks[0]} is a raster that contains {mask_values(masks[0])}. For "
-            "classes give `classes`, such as building=255; for roads `label_values`, such as 255, "
-            "or the meaning of its speeds by `label_speeds`"
-        )
-    if len(masks) > 1 and len(set(masks)) == 1 and not is_mask_georeferenced(masks[0]):
-        raise UsageError(
-            f"{masks[0]} is the label of {len(masks)} images but is not "
-            "georeferenced. Georeference it, or give `labels` a folder or a quoted pattern of one "
-            "raster per image"
-        )
-    if options.classes is not None:
-        if masks and vectors:
-            raise UsageError(
-                f"labels are rasters ({masks[0]}) and vectors ({vectors[0]}): give `labels` a "
-                "pattern of one kind"
-            )
-        _check_options_of_classes(bool(vectors), options)
-        rule = options.class_rule
-        if masks and rule and not any(rule.values):
-            raise UsageError(
-                f"{masks[0]} is a raster that contains {mask_values(masks[0])}: "
-                f"give each class its value in `classes`, such as {rule.names[-1]}=255"
-            )
-    if vectors and options.mask_rule is not None:
-        raise UsageError(
-            f"{vectors[0]} is a vector file. Leave out `label_values` and `label_speeds`, or build "
-            "a separate store from the raster labels"
-        )
-
-
-def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
-    """Refuse options for the other kind of labels."""
-    of_rasters = {"label_nodata": options.label_nodata, "tolerance": options.tolerance or None}
-    of_vectors = {
-        name: getattr(options, name) for name in ("class_field", "width_field", "layer", "where")
-    }
-    for name, value in (of_rasters if vectors else of_vectors).items():
-        if value is not None:
-            kinds = ("raster", "vectors") if vectors else ("vector", "rasters")
-            raise UsageError(
-                name, f"is for {kinds[0]} labels, and the labels are {kinds[1]}: leave it out"
-            )
-    if options.class_rule is not None and not vectors:
-        options.class_rule.require_others()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -30,8 +31,8 @@ Splits = list[tuple[int, ...]]
 
 def divide(
     scenes: Sequence[Planned], origins: Sequence[str], options: BuildOptions
-) -> tuple[Splits, list[int], tuple[str, ...]]:
-    """Return the split of every tile of every scene, the scene's group, and notes for the user.
+) -> tuple[Splits, list[list[int]], tuple[str, ...]]:
+    """Return the split of every tile of every scene, groups of scenes, and notes for the user.
 
     1. Splits are those of a file or of folders if given; else groups are assigned by a hash
        (`assign_splits`): scenes, or blocks, which divide larger scenes tile by tile.
@@ -41,7 +42,7 @@ def divide(
 
     Images with the same bytes are in one split. ``origins`` are the data sets of the scenes, each
     of which has blocks of its own. Later divisions keep groups together: scenes of the same bytes,
-    block or folder, and those that overlap. The number of a group is that of its first scene.
+    block or folder, and those that overlap.
     """
     seen = dict[int, int]()
     firsts = [
@@ -95,16 +96,16 @@ def _overlapping(scenes: Sequence[Planned]) -> list[tuple[int, int]]:
     return [(one, other) for one, other in pairs if one != other]
 
 
-def _joined(groups: Sequence[Hashable], overlaps: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the first scene of the group of every scene; overlaps join groups."""
+def _joined(groups: Sequence[Hashable], overlaps: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Return the scenes of every group of several; overlaps join groups."""
     seen = dict[Hashable, int]()
     pairs = [(i, seen.setdefault(group, i)) for i, group in enumerate(groups)]
     rows, cols = np.array([*pairs, *overlaps]).T
     graph = coo_array((np.ones(len(rows)), (rows, cols)), shape=(len(groups),) * 2)
-    numbers = connected_components(graph, directed=False)[1]
-    _, firsts, inverse = np.unique(numbers, return_index=True, return_inverse=True)
-    joined: list[int] = firsts[inverse].tolist()
-    return joined
+    together = defaultdict[int, list[int]](list)
+    for i, number in enumerate(connected_components(graph, directed=False)[1].tolist()):
+        together[number].append(i)
+    return [scenes for scenes in together.values() if len(scenes) > 1]
 
 
 def _whole(scenes: Sequence[Planned], splits: Sequence[int]) -> Splits:

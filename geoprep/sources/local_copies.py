@@ -72,9 +72,9 @@ def _safe(part: str) -> str:
     return part
 
 
-def remote_scenes(sources: SourceScenes) -> int:
-    """Return how many scenes have their image or label on a server."""
-    return sum(_is_remote(scene) for scene in sources.scenes)
+def has_remote(sources: SourceScenes) -> bool:
+    """Return whether a scene has its image or label on a server."""
+    return any(map(_is_remote, sources.scenes))
 
 
 def download_scenes(
@@ -85,8 +85,6 @@ def download_scenes(
     A scene that cannot be downloaded keeps its remote address, and the build reports why it fails.
     """
     todo = [(i, scene) for i, scene in enumerate(found.scenes) if _is_remote(scene)]
-    if not todo:
-        return found
     scenes = list(found.scenes)
 
     def one(item: tuple[int, Scene]) -> tuple[int, Scene]:

@@ -148,7 +148,7 @@ def test_masks_none_of_which_has_a_road_are_said_with_the_values_that_they_hold(
     assert (again.state, again.warnings) == ("unchanged", (warning,))
     console = io.StringIO()
     with contextlib.redirect_stdout(console):
-        print_summary(again, [])
+        print_summary(again, [], quiet=False)
     assert "no road in the labels of" in console.getvalue()
 
 

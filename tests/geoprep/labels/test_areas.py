@@ -8,7 +8,7 @@ from affine import Affine
 from helpers.geojson import feature, write_features
 from rasterio.features import rasterize
 
-from geoprep.building.plan import check_shared_roads
+from geoprep.building.label_checks import check_shared_roads
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels.burning import LabelOutlines, burn
