@@ -146,22 +146,26 @@ def evaluate(options: EvaluateOptions) -> int:
                     _table(*table)
                 for line in _lines(result):
                     print(printable(line))
-            if options.csv:
-                import pandas as pd  # here and below: half a second
-
-                with replaced(options.csv) as partial:
-                    scenes = pd.DataFrame(result.scenes).assign(notes="; ".join(result.notes))
-                    scenes.map(csv_cell).to_csv(partial, index=False)
-            if options.confusion:
-                import pandas as pd
-
-                classes = [*map(csv_cell, result.classes)]
-                matrix = pd.DataFrame(result.confusion, index=classes, columns=classes)
-                with replaced(options.confusion) as partial:
-                    matrix.to_csv(partial, index_label="label")
+            if files:
+                _write_tables(result, options)
             if options.json:
                 _print_json(evaluation_document(result, options, models))
     return Status.DONE
+
+
+def _write_tables(result: Evaluation, options: EvaluateOptions) -> None:
+    """Write the metrics of each scene, and the confusion matrix, as far as they are asked for."""
+    import pandas as pd  # half a second
+
+    if options.csv:
+        with replaced(options.csv) as partial:
+            scenes = pd.DataFrame(result.scenes).assign(notes="; ".join(result.notes))
+            scenes.map(csv_cell).to_csv(partial, index=False)
+    if options.confusion:
+        classes = [*map(csv_cell, result.classes)]
+        matrix = pd.DataFrame(result.confusion, index=classes, columns=classes)
+        with replaced(options.confusion) as partial:
+            matrix.to_csv(partial, index_label="label")
 
 
 def evaluated(options: EvaluateOptions, models: Sequence[Path] = ()) -> Evaluation:
@@ -306,6 +310,8 @@ def evaluation_document(
     result: Evaluation, options: EvaluateOptions, models: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """Return the metrics of a model, or the mean of several, as ``--json`` prints them."""
+    from training.evaluation.standing import FAR, NEAR
+
     name = ", ".join(map(str, models)) if len(models) > 1 else str(options.checkpoint)
     given = {"checkpoint": name, "stores": options.stores, "tta": options.tta}
     metrics = asdict(result) | given
@@ -315,14 +321,10 @@ def evaluation_document(
         del metrics["classes"], metrics["confusion"]
     if not options.baseline:
         del metrics["baseline"]
-    gaps = [
-        {
-            "scenes": [gap.easy, gap.hard],
-            "count": [len(gap.easy_scores), len(gap.hard_scores)],
-            "mean": [gap.easy_scores.mean(), gap.hard_scores.mean()],
-        }
-        for gap in result.gaps()
-    ]
+    gaps = []
+    if places := result.places():
+        counts, means = [*map(len, places)], [scores.mean() for scores in places]
+        gaps.append({"scenes": [NEAR, FAR], "count": counts, "mean": means})
     return metrics | {"gaps": gaps, "next_steps": result.next_steps()}
 
 

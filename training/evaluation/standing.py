@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import shapely
@@ -42,18 +42,12 @@ FALLS = {"loss": 0.05, "val_loss": 0.02}
 LEAST_ROAD = 0.001
 """Share of road, or of classes without background, from which the score of a scene counts."""
 
+NEAR, FAR = "near training scenes", f"more than {NEW_PLACE_KM:g} km from them"
+"""Names of the two groups of scenes whose scores are compared."""
+
 EARTH_RADIUS_M = 6378137.0
 
 Rows = Sequence[Mapping[str, Any]]
-
-
-class Gap(NamedTuple):
-    """Names and scores of two groups of scenes, the second of which may be harder."""
-
-    easy: str
-    hard: str
-    easy_scores: NDArray[np.float64]
-    hard_scores: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,44 +70,34 @@ class Standing:
     model: str = ""
     baseline: dict[str, float] = field(default_factory=dict)
 
-    def extremes(self) -> dict[str, Rows]:
-        """Return the three worst and the three best other scenes, the outermost first."""
-        ranked = sorted(_known(self.scenes, self.score), key=lambda row: float(row[self.score]))
-        return {"worst": ranked[:3], "best": ranked[:2:-1][:3]}
-
     def facts(self) -> list[tuple[str, str]]:
-        """Return spread, worst and best scenes, gaps and threshold, as names and values."""
+        """Return spread, worst and best scenes, places and threshold, as names and values."""
         title, scores = SCORES[self.score], _scores(self.scenes, self.score)
         if not len(scores):
             return []
         low, middle, high = np.quantile(scores, (0.1, 0.5, 0.9))
         spread = f"median {middle:.3f}, 10 % to 90 %: {low:.3f} to {high:.3f}"
         facts = [(f"{title} of {counted(len(scores), 'scene')}", spread)]
-        for name, rows in self.extremes().items():
+        ranked = sorted(_known(self.scenes, self.score), key=lambda row: float(row[self.score]))
+        for name, rows in (("worst", ranked[:3]), ("best", ranked[:2:-1][:3])):
             facts.append((name, ", ".join(f"{r['scene']} {r[self.score]:.3f}" for r in rows)))
         if "best_road_iou" in self.metrics:
             cost = self.metrics["best_road_iou"] - self.metrics["road_iou"]
             best = f"the best of these tiles, {self.metrics['best_threshold']:.3f}"
             facts.append(("cost of the threshold", f"{cost:.3f} of {title} against {best}"))
-        for gap in self.gaps():
-            easy, hard = gap.easy_scores.mean(), gap.hard_scores.mean()
-            count = counted(len(gap.easy_scores), "scene")
-            facts.append((gap.easy, f"mean of {count} {easy:.3f}"))
-            count = counted(len(gap.hard_scores), "scene")
-            facts.append((gap.hard, f"mean of {count} {hard:.3f} ({hard - easy:+.3f})"))
+        if places := self.places():
+            easy, hard = places[0].mean(), places[1].mean()
+            near, far = (counted(len(scores), "scene") for scores in places)
+            facts.append((NEAR, f"mean of {near} {easy:.3f}"))
+            facts.append((FAR, f"mean of {far} {hard:.3f} ({hard - easy:+.3f})"))
         return [fact for fact in facts if fact[1]]
 
-    def gaps(self) -> Iterator[Gap]:
-        """Yield scenes of known and of new places, if there are both."""
-        near, new = [], []
-        for row in self.scenes:
-            km = row.get("km_to_training", math.nan)  # NaN is neither
-            near += [row] if km <= NEW_PLACE_KM else []
-            new += [row] if km > NEW_PLACE_KM else []
-        groups = (_scores(rows, self.score) for rows in (near, new))
-        gap = Gap("near training scenes", f"more than {NEW_PLACE_KM:g} km from them", *groups)
-        if len(gap.easy_scores) and len(gap.hard_scores):
-            yield gap
+    def places(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Return the scores of scenes of known places (`NEAR`) and of new ones (`FAR`), if both."""
+        placed = [(row.get("km_to_training", math.nan), row) for row in self.scenes]
+        near = _scores([row for km, row in placed if km <= NEW_PLACE_KM], self.score)
+        far = _scores([row for km, row in placed if km > NEW_PLACE_KM], self.score)
+        return (near, far) if len(near) and len(far) else None
 
     def next_steps(self) -> list[str]:
         """Return the next steps, by what they gain; none unless a rule's evidence is there.
@@ -180,17 +164,17 @@ def _only_colours(standing: Standing) -> Iterator[str]:
 
 
 def _elsewhere(standing: Standing) -> Iterator[str]:
-    for gap in standing.gaps():
-        easy, hard = gap.easy_scores, gap.hard_scores
-        less, many = easy.mean() - hard.mean(), min(len(easy), len(hard)) > 1
-        if many and less > max(GAP, 2 * math.hypot(_error(easy), _error(hard))):
-            even = "build the stores with `rescale` scene, which evens out their colours, and "
-            yield (
-                f"scenes score {less:.2f} less in other places ({gap.easy} {easy.mean():.2f}, "
-                f"{gap.hard} {hard.mean():.2f}): {even if standing.rescale == 'none' else ''}add "
-                "training scenes of those places, or of similar ones"
-            )
-            return
+    if (places := standing.places()) is None:
+        return
+    easy, hard = places
+    less, many = easy.mean() - hard.mean(), min(len(easy), len(hard)) > 1
+    if many and less > max(GAP, 2 * math.hypot(_error(easy), _error(hard))):
+        even = "build the stores with `rescale` scene, which evens out their colours, and "
+        yield (
+            f"scenes score {less:.2f} less in other places ({NEAR} {easy.mean():.2f}, {FAR} "
+            f"{hard.mean():.2f}): {even if standing.rescale == 'none' else ''}add training scenes "
+            "of those places, or of similar ones"
+        )
 
 
 def _scores(rows: Rows, name: str) -> NDArray[np.float64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -34,16 +34,14 @@ def check_gsd(text: str) -> None:
         raise UsageError("gsd", f"{text}: use checkpoint, image, or metres such as 0.3")
 
 
-def check_nodata(text: str) -> None:
-    """Raise UsageError unless ``nodata`` is ``checkpoint`` or a rule of `geoprep.building`."""
-    if text != "checkpoint":
-        parse_nodata(text)
+def _unless_checkpoint(parse: Callable[[str], object]) -> Callable[[str], None]:
+    """Return a check of a rule of `geoprep.building`, or ``checkpoint``: UsageError otherwise."""
 
+    def check(text: str) -> None:
+        if text != "checkpoint":
+            parse(text)
 
-def check_rescale(text: str) -> None:
-    """Raise UsageError unless ``rescale`` is ``checkpoint`` or a rule of `geoprep.building`."""
-    if text != "checkpoint":
-        parse_rescale(text)
+    return check
 
 
 def known_limits(
@@ -180,14 +178,14 @@ class ImageOptions:
         "Rule that turns values into bytes: that of the training store (checkpoint), scene, none, "
         "or LO,HI.",
         "RULE",
-        check=check_rescale,
+        check=_unless_checkpoint(parse_rescale),
     )
     nodata: str = option(
         "checkpoint",
         "Pixel value that is nodata where all bands have it, or none, as for build-zarr: that of "
         "the training store (checkpoint).",
         "VALUE|none",
-        check=check_nodata,
+        check=_unless_checkpoint(parse_nodata),
     )
     allow_no_crs: bool = option(
         False, "Predict images without georeference pixel by pixel, without resampling."
