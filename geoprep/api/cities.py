@@ -6,7 +6,6 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from geoprep.errors import UsageError
 from geoprep.options import local_output, made, option, options_of, with_options, workers_option
 
 if TYPE_CHECKING:
@@ -122,9 +121,6 @@ class DownloadOptions:
     scenes: int | None = option(
         None, "Number of scenes, labelled ones first. Default: all.", "N", least=1
     )
-    archives: bool = option(
-        False, "Download the archives with all products instead of single files."
-    )
     out: Path = option(
         *(Path("data"), "Folder for the files, created where missing.", "DIRECTORY"),
         section="Output",
@@ -150,7 +146,7 @@ def download(city: str, *, progress: bool = True, **options: Any) -> Download:  
     Raises
     ------
     UsageError
-        ``scenes`` and ``archives`` are both given, or the city is unknown.
+        The city or product is unknown.
     SourceError
         The bucket cannot be reached, or a file is damaged.
     OutputError
@@ -162,18 +158,12 @@ def download(city: str, *, progress: bool = True, **options: Any) -> Download:  
         bytes_to_download,
         check_free_space,
         download_files,
-        list_archives,
         list_files,
     )
 
     given = made(DownloadOptions, {"city": city, **options})
-    if given.archives and given.scenes is not None:
-        raise UsageError("scenes", "selects single files: leave out `archives`")
-    known, folder = get_city(given.city), given.out
-    if given.archives:
-        files = list_archives(known, folder)
-    else:
-        files = list_files(known, given.product, folder, given.scenes)
+    folder = given.out
+    files = list_files(get_city(given.city), given.product, folder, given.scenes)
     listed = tuple((remote.address, path, remote.size) for path, remote in files.items())
     total, missing = sum(size for *_, size in listed), bytes_to_download(files)
     if given.dry_run:

@@ -10,6 +10,7 @@ import click
 
 import geoprep
 from geoprep.api.comparing import CompareArguments, CompareFiles
+from geoprep.cli.help import figures_table
 from geoprep.cli.records import Json, RecordCommand
 from geoprep.roads.options import CompareOptions
 from geoprep.texts import printable
@@ -37,14 +38,9 @@ def _compare(given: dict[str, Any]) -> None:
         plain = {name: None if value != value else value for name, value in offset.items()}
         click.echo(json.dumps({"out": str(given["out"]), "km": kinds, "offset": plain}, indent=2))
         return
-    from rich.table import Table
-
     from geoprep.executors.terminal import Terminal
 
-    shown = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    shown.add_column("km")
-    for name in table.columns:
-        shown.add_column(name, justify="right")
+    shown = figures_table("km", *table.columns)
     for kind, *figures in table.itertuples():
         shown.add_row(kind, *(f"{km:.2f}" for km in figures))
     Terminal().print(shown)

@@ -1,4 +1,4 @@
-"""Options of commands, made from settings; their names in messages."""
+"""What commands print: options, made from settings, their names in messages, tables of figures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from geoprep.options import Setting
 
 if TYPE_CHECKING:
     from click.types import OptionHelpExtra
+    from rich.table import Table
 
 
 class GroupedOption(click.Option):
@@ -27,6 +28,17 @@ class GroupedOption(click.Option):
         if self.valid:
             extra["range"] = self.valid
         return extra
+
+
+def figures_table(first: str, *others: str) -> Table:
+    """Return a table of a column of names and columns of figures."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for title in others:
+        table.add_column(title, justify="right")
+    return table
 
 
 def name_options(text: str, context: click.Context | None = None) -> str:

@@ -12,7 +12,7 @@ import click
 
 import geoprep
 from geoprep.api.road_functions import ScoreClasses, ScoreFiles, ScoreImages, ScoreRun
-from geoprep.cli.help import name_options
+from geoprep.cli.help import figures_table, name_options
 from geoprep.cli.records import Json, Quiet, RecordCommand
 from geoprep.errors import UsageError
 from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import pandas as pd
-    from rich.table import Table
 
 
 SCORE_HELP = """Score a road network (APLS, APLS_time, TOPO) or a map of classes (IoU, F1).
@@ -60,16 +59,6 @@ def _score(given: dict[str, Any]) -> None:
         _print_scores(frame, quiet=quiet)
 
 
-def _table(first: str, *others: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column(first, overflow="fold")
-    for title in others:
-        table.add_column(title, justify="right")
-    return table
-
-
 def _cells(values: Iterable[float | None]) -> list[str]:
     return ["-" if value is None or math.isnan(value) else f"{value:.3f}" for value in values]
 
@@ -81,14 +70,14 @@ def _print_classes(found: Mapping[Any, Any], *, quiet: bool) -> None:
     titles = {"mean_iou": "mean IoU", "mean_f1": "F1", "boundary_f1": "boundary F1"}
     titles |= {f"iou_{name}": name for name in found["classes"]}
     partial = any(row["left_out"] for row in found["scenes"])
-    scores = _table("scene", *titles.values(), *(["no truth"] if partial else []))
+    scores = figures_table("scene", *titles.values(), *(["no truth"] if partial else []))
     for row in () if quiet else found["scenes"]:
         scene = f"{row['scene']} ({row['note']})" if row["note"] else row["scene"]
         share = [f"{row['left_out_share']:.0%}"] if partial else []
         scores.add_row(scene, *_cells(row[name] for name in titles), *share)
     scores.add_row("all pixels", *_cells(found["pooled"][name] for name in titles), style="bold")
     total = max(1, sum(map(sum, found["confusion"])))
-    pixels = _table("ground truth \\ proposal", *found["classes"], "none")
+    pixels = figures_table("ground truth \\ proposal", *found["classes"], "none")
     for name, counts in zip(found["classes"], found["confusion"], strict=True):
         pixels.add_row(name, *(f"{count / total:.2%}" if count else "" for count in counts))
     Terminal().print(scores, pixels)
@@ -119,7 +108,7 @@ def _print_scores(frame: pd.DataFrame, *, quiet: bool) -> None:
     from geoprep.executors.terminal import Terminal
 
     found, console = frame.attrs, Terminal()
-    table = _table("scene", *_COLUMNS, "km", "")
+    table = figures_table("scene", *_COLUMNS, "km", "")
     for scene, *figures, truth_km, proposal_km, _ in () if quiet else frame.itertuples():
         table.add_row(scene, *_cells(figures), f"{proposal_km:.2f}", f"{truth_km:.2f}")
     scored, timed = found["scenes_in_mean"].values()

@@ -29,7 +29,7 @@ from geoprep.crs import (
     transformer,
     turn_of,
 )
-from geoprep.errors import LabelError, SourceError, UsageError
+from geoprep.errors import LabelError, SourceError
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.vector_labels import WIDEN, LabelShapes, LabelTable, read_label_table
 from geoprep.labels.vector_names import vector_parts
@@ -146,8 +146,6 @@ def read_shapes(
     """
     rule = rule or SpeedRule()
     if bounds_crs is None:
-        if bounds is not None or scene is not None:
-            raise UsageError("bounds", "need their CRS: give `bounds_crs` too")
         return _read_table(os.fspath(label), rule).roads()
     if bounds is not None and is_local(os.fspath(label)):
         file = open_label_file(Path(label), rule)

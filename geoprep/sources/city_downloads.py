@@ -1,4 +1,4 @@
-"""Downloads of a SpaceNet city from the public bucket: single files, or archives."""
+"""Downloads of the images and labels of a SpaceNet city from the public bucket."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from geoprep.sources.local_copies import CONNECTIONS
 from geoprep.sources.scene import natural_key, refuse_synthetic
 from geoprep.storage.failures import free_bytes
 from geoprep.storage.local_files import make_folder
-from geoprep.storage.places import RemoteFile, list_remote, remote_file
+from geoprep.storage.places import RemoteFile, list_remote
 from geoprep.storage.transfer import bytes_missing, download
-
-_ARCHIVES_AT_A_TIME = 2
-
 
 Planned = dict[Path, RemoteFile]
 """Files of the public bucket, by the paths to which they are downloaded."""
@@ -41,14 +38,6 @@ def list_files(city: City, product: str, folder: Path, scenes: int | None = None
         folder / city.aoi / file.removeprefix(prefix): listed[file]
         for file in sorted(chosen, key=natural_key)
     }
-
-
-def list_archives(city: City, folder: Path) -> Planned:
-    """Return the archives of a city's labelled scenes; if none is labelled, of its test scenes."""
-    refuse_synthetic(folder, city)
-    listed = [archive for archive in city.archives if not city.labelled or archive.holds != "test"]
-    mission = f"s3://{BUCKET}/spacenet/{city.mission}_roads/tarballs"
-    return {folder / a.name: remote_file(f"{mission}/{a.name}", a.md5) for a in listed}
 
 
 def bytes_to_download(files: Planned) -> int:
@@ -89,8 +78,7 @@ def download_files(files: Planned, folder: Path, report: Callable[[int, int], No
         except SourceError as error:
             return "failed", str(error)
 
-    large = any(remote.md5 for remote in files.values())
-    ends = list(Threads(_ARCHIVES_AT_A_TIME if large else CONNECTIONS).map_unordered(one, files))
+    ends = list(Threads(CONNECTIONS).map_unordered(one, files))
     failed = sorted(reason for end, reason in ends if end == "failed")
     if failed:
         raise SourceError(

@@ -177,14 +177,13 @@ class RemoteFile:
     """A file on a server.
 
     ``etag`` is as the server gives it, without quotes; "" where it gives none. ``modified`` is a
-    time such as ``20240131T235959Z``. ``md5`` is a checksum that its publisher gives.
+    time such as ``20240131T235959Z``.
     """
 
     address: str
     size: int
     etag: str
     modified: str = ""
-    md5: str | None = None
 
     @property
     def version(self) -> str:
@@ -207,7 +206,7 @@ def read_object(address: str) -> bytes:
     return files.read(name)
 
 
-def remote_file(address: str, md5: str | None = None) -> RemoteFile:
+def remote_file(address: str) -> RemoteFile:
     """Return what a server says of one file, or raise SourceError."""
     import obstore
 
@@ -218,7 +217,7 @@ def remote_file(address: str, md5: str | None = None) -> RemoteFile:
         signed = is_web(address) and "?" in address
         return dict(obstore.get(client, name).meta if signed else obstore.head(client, name))
 
-    return _described(address, files.ask(name, request), md5)
+    return _described(address, files.ask(name, request))
 
 
 def list_remote(folder: str) -> list[RemoteFile]:
@@ -235,6 +234,6 @@ def list_remote(folder: str) -> list[RemoteFile]:
     return sorted(described, key=lambda file: file.address)
 
 
-def _described(address: str, meta: dict[str, Any], md5: str | None = None) -> RemoteFile:
+def _described(address: str, meta: dict[str, Any]) -> RemoteFile:
     etag = (meta.get("e_tag") or "").strip('"')
-    return RemoteFile(address, meta["size"], etag, f"{meta['last_modified']:%Y%m%dT%H%M%SZ}", md5)
+    return RemoteFile(address, meta["size"], etag, f"{meta['last_modified']:%Y%m%dT%H%M%SZ}")

@@ -69,7 +69,7 @@ def download(
                 part.unlink()
             report(-remote.size)
     raise SourceError(
-        f"{remote.address}: the checksum of the download differs from {remote.md5 or remote.etag} "
+        f"{remote.address}: the checksum of the download differs from {remote.etag} "
         f"in {ATTEMPTS} attempts. Check the network and its proxies, then run the same command "
         "again"
     )
@@ -174,10 +174,8 @@ def _checksum_fits(remote: RemoteFile, path: Path) -> bool | None:
     """Return whether a file has the size and checksum of a remote one; None: checksum unknown."""
     if path.stat().st_size != remote.size:
         return False
-    etag = "" if is_web(remote.address) else remote.etag
-    whole = remote.md5 or (etag if re.fullmatch(r"[0-9a-f]{32}", etag) else None)
-    if whole is None:
+    if is_web(remote.address) or not re.fullmatch(r"[0-9a-f]{32}", remote.etag):
         return None  # another kind of ETag, such as that of an upload in parts
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False))
-    return digest.hexdigest() == whole
+    return digest.hexdigest() == remote.etag

@@ -178,10 +178,11 @@ def values_at(raster: RoadRaster, xy: Floats, read: Read) -> NDArray[Any]:
     return np.concatenate(parts)[back]
 
 
-def probability_along(raster: RoadRaster, start: Floats, stop: Floats) -> NDArray[np.uint8]:
-    """Return the probability of a road, 0 to 255, along straight lines in a raster's plane."""
+def mean_probability(raster: RoadRaster, start: Floats, stop: Floats) -> Floats:
+    """Return the mean probability of a road, 0 to 1, along straight lines in a raster's plane."""
     count = max(2, int(np.ceil(np.linalg.norm(stop - start, axis=1).max(initial=0) / _STEP_M)))
     share = (np.arange(count) + 0.5) / count
     xy = start[:, None] + share[None, :, None] * (stop - start)[:, None]
-    values: NDArray[np.uint8] = values_at(raster, xy.reshape(-1, 2), raster.probability)
-    return values.reshape(len(start), count)
+    values = values_at(raster, xy.reshape(-1, 2), raster.probability)
+    mean: Floats = values.reshape(len(start), count).mean(axis=1) / 255
+    return mean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
 from geoprep.grid import Grid, utm_crs_of
-from geoprep.roads.centrelines.rasters import RoadRaster, probability_along
+from geoprep.roads.centrelines.rasters import RoadRaster, mean_probability
 from geoprep.roads.centrelines.thinning import Skeleton, skeleton
 from geoprep.roads.graph import subnetwork, with_chains_joined
 from geoprep.roads.network import Plane, RoadGraph
@@ -106,13 +107,6 @@ def _smoothing_m(raster: RoadRaster, options: Tracing) -> float:
 
 
 def _with_gaps_closed(network: RoadGraph, raster: RoadRaster, options: Tracing) -> RoadGraph:
-    def mean_probability(
-        start: NDArray[np.float64], stop: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        # The ends lie on roads: only the pixels between them tell whether there is one.
-        mean: NDArray[np.float64] = probability_along(raster, start, stop).mean(axis=1) / 255
-        return mean
-
     def paths(ends: DeadEnds) -> Links:
         return links_along_paths(network, ends, raster, options, _smoothing_m(raster, options))
 
@@ -122,7 +116,7 @@ def _with_gaps_closed(network: RoadGraph, raster: RoadRaster, options: Tracing) 
             network,
             options,
             at_border=at_border(network.nodes, raster),
-            mean_probability=mean_probability if probable else None,
+            mean_probability=partial(mean_probability, raster) if probable else None,
             paths=paths if probable and options.path_m else None,
         )
     )

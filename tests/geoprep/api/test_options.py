@@ -24,7 +24,7 @@ COMMANDS = {
     ),
     "download": (
         "download",
-        "--city rio --product MS --scenes 3 --archives --out d --dry-run --quiet",
+        "--city rio --product MS --scenes 3 --out d --dry-run --quiet",
     ),
     "cities": ("list_cities", "--json"),
     "build-zarr": (

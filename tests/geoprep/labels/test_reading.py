@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.crs import LONLAT
-from geoprep.errors import LabelError, UsageError
+from geoprep.errors import LabelError
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.label_shapes import read_shapes
 from geoprep.labels.vector_labels import read_label_table
@@ -210,11 +210,6 @@ def test_a_crs_that_gdal_takes_for_degrees_is_refused(kind, properties):
 
 
 # --- bounds -------------------------------------------------------------------------------------
-
-
-def test_bounds_without_a_crs_are_refused():
-    with pytest.raises(UsageError, match="bounds_crs"):
-        read(geojson(feature()), bounds=(0, 0, 1, 1))
 
 
 @pytest.mark.parametrize("margin", [0.0, 2.0])

@@ -13,11 +13,10 @@ from geoprep.sources.cities import BUCKET, CITIES
 from geoprep.sources.city_downloads import (
     bytes_to_download,
     download_files,
-    list_archives,
     list_files,
 )
 from geoprep.storage import clients, transfer
-from geoprep.storage.places import Files, RemoteFile, remote_file
+from geoprep.storage.places import Files, remote_file
 from geoprep.storage.transfer import download
 
 MOSCOW = CITIES["moscow"]
@@ -86,18 +85,6 @@ def test_a_subset_takes_labelled_scenes_first(s3, tmp_path):
     images = [path.name for path in files if path.suffix == ".tif"]
     assert images == [MOSCOW.file_name("PS-RGB", n) for n in (1, 9, 10)]
     assert len(files) == 5
-
-
-def test_an_archive_must_have_the_md5_that_its_publisher_says(s3, tmp_path):
-    ((path, remote),) = list_archives(MOSCOW, tmp_path).items()
-    assert (remote.size, remote.md5) == (len(ARCHIVE), MOSCOW.archives[0].md5)
-    with pytest.raises(SourceError, match=r"differs from 03082d01.* in 6 attempts"):
-        download(remote, path)
-    assert not list(tmp_path.iterdir())
-    md5 = hashlib.md5(ARCHIVE, usedforsecurity=False).hexdigest()
-    right = RemoteFile(remote.address, remote.size, remote.etag, md5=md5)
-    assert download(right, path) == "downloaded"
-    assert path.read_bytes() == ARCHIVE
 
 
 def test_a_partial_download_is_resumed_and_a_wrong_one_discarded(s3, tmp_path, monkeypatch):
