@@ -174,7 +174,7 @@ def test_pages_state_the_measured_rate_of_loaders():
     (rate,) = re.findall(r"^\| ours: BatchLoader \| ([\d,]+) ", table, re.M)
     pattern = r"have \*\*([\d.]+)\*\* .* times the rate of the fastest other"
     ratio = float(re.findall(pattern, table)[0])
-    for page in ("explanation/offline-uint8", "explanation/comparison"):
+    for page in ("explanation/offline-uint8", "explanation/when-not-to-use"):
         assert rate in (DOCS / f"{page}.md").read_text(), page
     for path in (REPO / "README.md", DOCS / "explanation" / "when-not-to-use.md"):
         assert f"{ratio:.1f} times" in path.read_text(), path
