@@ -15,36 +15,41 @@ from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS
 from geoprep.views.network_preview import preview_network
 
+PLACE = Affine(1, 0, 400_000, 0, -1, 6_000_000)
+
+
+def pixels(path):
+    return np.asarray(Image.open(path).convert("RGB"))
+
 
 def has(picture, colour):
     return (np.abs(picture.astype(int) - colour).max(axis=-1) < 6).any()
 
 
-def lonlat_image(path, bands=3):
-    values = np.full((bands, 200, 400), 90, np.uint8)
-    return write_raster(path, values, transform=Affine(1, 0, 400_000, 0, -1, 6_000_000))
+def grey_image(path):
+    return write_raster(path, np.full((3, 200, 400), 90, np.uint8), transform=PLACE)
 
 
 def test_roads_lie_where_they_are_in_the_image(tmp_path):
-    image = lonlat_image(tmp_path / "image.tif")
+    image = grey_image(tmp_path / "image.tif")
     made = network([(400_000, 5_999_850), (400_400, 5_999_850)], speeds=[25], crs="EPSG:32637")
     out = preview_network(made, tmp_path / "roads.png", over=image)
-    picture = np.asarray(Image.open(out).convert("RGB"))
+    picture = pixels(out)
     assert picture.shape == (800, 1600, 3)
     assert np.abs(picture[600, 800].astype(int) - SPEED_COLOURS[2]).max() < 6
     assert tuple(picture[300, 1200]) == (90, 90, 90)
 
 
 def test_a_network_without_roads_is_its_image(tmp_path):
-    image = lonlat_image(tmp_path / "image.tif")
+    image = grey_image(tmp_path / "image.tif")
     out = preview_network(network(crs="EPSG:32637"), tmp_path / "roads.png", over=image)
-    assert tuple(np.asarray(Image.open(out).convert("RGB"))[300, 1200]) == (90, 90, 90)
+    assert tuple(pixels(out)[300, 1200]) == (90, 90, 90)
 
 
 def test_without_an_image_the_ground_is_dark(tmp_path):
     lines = [[(0, 0), (100, 0)], [(0, 50), (100, 50)]]
     out = preview_network(network(*lines, speeds=[65, np.nan]), tmp_path / "roads.png")
-    picture = np.asarray(Image.open(out).convert("RGB"))
+    picture = pixels(out)
     assert has(picture, SPEED_COLOURS[6])
     assert has(picture, (210, 213, 220))
     assert tuple(picture[-3, -3]) == BACKGROUND_COLOUR
@@ -56,7 +61,7 @@ def test_images_of_any_type_and_pixels_without_a_place(tmp_path):
     )
     made = network([(0, -12.5), (50, -12.5)], speeds=[25])
     out = preview_network(made, tmp_path / "roads.png", over=image, pixel_size_m=0.5)
-    picture = np.asarray(Image.open(out).convert("RGB"))
+    picture = pixels(out)
     assert np.abs(picture[400, 800].astype(int) - SPEED_COLOURS[2]).max() < 6
 
 
@@ -64,7 +69,7 @@ def test_what_cannot_be_drawn_is_named(tmp_path):
     made = network([(0, 0), (100, 0)])
     with pytest.raises(UsageError, match=r"ends in \.png"):
         preview_network(made, tmp_path / "roads.gpkg")
-    image = lonlat_image(tmp_path / "image.tif")
+    image = grey_image(tmp_path / "image.tif")
     with pytest.raises(UsageError, match="pixel_size"):
         preview_network(made, tmp_path / "roads.png", over=image)
     away = network([(7e5, 5e6), (7e5, 5_000_100)], crs="EPSG:32637")
@@ -77,7 +82,7 @@ def test_what_cannot_be_drawn_is_named(tmp_path):
 
 
 def test_the_legend_counts_what_the_picture_shows(tmp_path):
-    image = lonlat_image(tmp_path / "image.tif")
+    image = grey_image(tmp_path / "image.tif")
     y = 5_999_850
     made = network([(399_000, y), (400_300, y)], speeds=[25], crs="EPSG:32637")
     out = preview_network(made, tmp_path / "roads.svg", over=image)
@@ -86,7 +91,7 @@ def test_the_legend_counts_what_the_picture_shows(tmp_path):
 
 @pytest.mark.parametrize("name", ["areas.gpkg", "areas.geojson", "plain.gpkg"])
 def test_polygons_are_drawn_in_the_colours_of_their_classes(tmp_path, name):
-    image = lonlat_image(tmp_path / "image.tif")
+    image = grey_image(tmp_path / "image.tif")
     x, y = (0, 0) if name == "plain.gpkg" else (400_000, 6_000_000)  # plain: not georeferenced
     yard = shapely.box(x + 40, y - 160, x + 160, y - 40) - shapely.box(
         x + 80, y - 120, x + 120, y - 80
@@ -98,12 +103,16 @@ def test_polygons_are_drawn_in_the_colours_of_their_classes(tmp_path, name):
     (frame.to_crs(4326) if name.endswith("json") else frame).to_file(tmp_path / name)
     given = {"over": image, "pixel_size": 1.0} if x == 0 else {"over": image}
     out = gp.preview(tmp_path / name, tmp_path / "areas.png", **given)
-    picture = np.asarray(Image.open(out).convert("RGB")).astype(int)
+    picture = pixels(out).astype(int)
     for at, colour in (((400, 240), (0xE6, 0x9F, 0x00)), ((400, 1200), (0x56, 0xB4, 0xE9))):
         assert np.abs(picture[at] - (0.4 * np.array(colour) + 0.6 * 90)).max() < 6
     assert tuple(picture[400, 400]) == tuple(picture[400, 800]) == (90, 90, 90)  # yard, between
     assert gp.preview(tmp_path / name, tmp_path / "dark.svg").read_text().count("shed") == 1
-    frame[["geometry"]].to_file(tmp_path / "labels.gpkg", layer="footprints")
+
+
+def test_polygons_without_classes_are_named_by_their_layer(tmp_path):
+    frame = gpd.GeoDataFrame(geometry=[shapely.box(0, 0, 9, 9)], crs=32637)
+    frame.to_file(tmp_path / "labels.gpkg", layer="footprints")
     out = gp.preview(tmp_path / "labels.gpkg", tmp_path / "labels.svg")
     assert "footprints" in out.read_text()
 
@@ -114,7 +123,7 @@ def test_lines_without_speeds_and_polygons_elsewhere_are_refused(tmp_path):
         gpd.GeoDataFrame(geometry=[shape], crs=4326).to_file(tmp_path / f"{name}.geojson")
     with pytest.raises(SourceError, match="no field speed_mph"):
         gp.preview(tmp_path / "lines.geojson", tmp_path / "x.png")
-    image = lonlat_image(tmp_path / "image.tif")
+    image = grey_image(tmp_path / "image.tif")
     with pytest.raises(UsageError, match="does not overlap the polygons"):
         gp.preview(tmp_path / "areas.geojson", tmp_path / "x.png", over=image)
     metres = shapely.box(400_000, 6_170_000, 400_050, 6_180_000)
@@ -124,7 +133,7 @@ def test_lines_without_speeds_and_polygons_elsewhere_are_refused(tmp_path):
 
 
 def test_land_that_ends_beyond_the_zone_of_an_image_is_drawn_over_it(tmp_path):
-    image = lonlat_image(tmp_path / "image.tif")
+    image = grey_image(tmp_path / "image.tif")
     land = shapely.box(-170, -90, 180, 90)
     gpd.GeoDataFrame({"class": ["land"]}, geometry=[land], crs=4326).to_file(tmp_path / "land.gpkg")
     out = gp.preview(tmp_path / "land.gpkg", tmp_path / "x.svg", over=image)
@@ -132,7 +141,7 @@ def test_land_that_ends_beyond_the_zone_of_an_image_is_drawn_over_it(tmp_path):
 
 
 def square(folder, name="a"):
-    """Return a file with one polygon in the lower right corner of `ground`."""
+    """Return a file with one polygon in the lower right corner of an image of 200 x 200 pixels."""
     shape = shapely.box(400_180, 5_999_805, 400_195, 5_999_820)
     path = folder / "areas.gpkg"
     gpd.GeoDataFrame({"class": [name]}, geometry=[shape], crs="EPSG:32637").to_file(path)
@@ -141,8 +150,7 @@ def square(folder, name="a"):
 
 def over(folder, values, **how):
     """Return the picture of a polygon over an image, uint8 (y, x, 3) of 200 x 200 pixels."""
-    place = Affine(1, 0, 400_000, 0, -1, 6_000_000)
-    image = write_raster(folder / "image.tif", values, transform=place, **how)
+    image = write_raster(folder / "image.tif", values, transform=PLACE, **how)
     gp.preview(square(folder), out=folder / "a.png", over=image)
     return np.asarray(Image.open(folder / "a.png").convert("RGB").resize((200, 200)))
 
@@ -160,15 +168,11 @@ def test_bands_are_shown_by_name_and_palettes_by_colour(tmp_path):
     values = np.zeros((3, 200, 200), np.uint8) + np.uint8([200, 100, 50])[:, None, None]
     seen = over(tmp_path, values, names=("blue", "green", "red"))
     np.testing.assert_allclose(seen[150, 50], (50, 100, 200), atol=2)
-    image = write_raster(
-        tmp_path / "p.tif",
-        np.ones((1, 200, 200), np.uint8),
-        transform=Affine(1, 0, 400_000, 0, -1, 6_000_000),
-    )
+    image = write_raster(tmp_path / "p.tif", np.ones((1, 200, 200), np.uint8), transform=PLACE)
     with rasterio.open(image, "r+") as file:
         file.write_colormap(1, {0: (0, 0, 0, 255), 1: (10, 220, 30, 255)})
     gp.preview(square(tmp_path), out=tmp_path / "b.png", over=image)
-    seen = np.asarray(Image.open(tmp_path / "b.png").convert("RGB"))
+    seen = pixels(tmp_path / "b.png")
     np.testing.assert_allclose(seen[1200, 400], (10, 220, 30), atol=2)
 
 
