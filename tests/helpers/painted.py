@@ -14,6 +14,8 @@ from geoprep.store.writer import create_store
 from helpers.stores import store_meta, write_tables, write_tiles
 from loaders.batch import FLIP_X, FLIP_Y, TRANSPOSE
 
+TILES_PER_SCENE = 4
+
 
 def paint(tiles: int, side: int, bands: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return image and speed whose pixels encode tile, row, column; valid pixels are never 0."""
@@ -43,7 +45,6 @@ def write_store(
     path: Path,
     *,
     scenes: int = 10,
-    per_scene: int = 4,
     levels: Sequence[int] = (32, 16),
     bands: Sequence[str] = ("red", "green", "blue"),
     shard_tiles: int = 8,
@@ -54,12 +55,12 @@ def write_store(
     codec: Codec = "lz4",
 ) -> Path:
     """Write a store of painted tiles; ``status`` and ``splits`` repeat over the scenes."""
-    tiles = scenes * per_scene
+    tiles = scenes * TILES_PER_SCENE
     meta = store_meta(bands, levels, shard_tiles=shard_tiles, codec=codec)
     create_store(path, meta, tiles)
     states = [status[i % len(status)] if status else "ok" for i in range(scenes)]
-    labelled = np.repeat([s == "ok" for s in states], per_scene)
-    seen = np.repeat([s in ("ok", "unlabelled") for s in states], per_scene)
+    labelled = np.repeat([s == "ok" for s in states], TILES_PER_SCENE)
+    seen = np.repeat([s in ("ok", "unlabelled") for s in states], TILES_PER_SCENE)
     finest = paint(tiles, levels[0], len(bands))
     for level in levels:
         image, speed = paint(tiles, level, len(bands))

@@ -86,13 +86,10 @@ def test_links_and_damage_are_refused(tmp_path):
         packed.writestr(info, "/etc/passwd")
     with pytest.raises(SourceError, match=r"link.tif.*it is a link"):
         local_pattern(str(tmp_path / "l.zip"), tmp_path / "in")
-    for name in ("a.zip", "a.tar.gz"):
-        write_archive(tmp_path / name, FILES)
-        data = bytearray((tmp_path / name).read_bytes())
-        data[len(data) // 3 : len(data) // 3 + 40] = bytes(40)
-        (tmp_path / name).write_bytes(data)
-    with pytest.raises(SourceError, match=r"a.tar.gz: damaged"):
-        local_pattern(str(tmp_path / "a.tar.gz"), tmp_path / "in")
+    write_archive(tmp_path / "a.zip", FILES)
+    data = bytearray((tmp_path / "a.zip").read_bytes())
+    data[len(data) // 3 : len(data) // 3 + 40] = bytes(40)
+    (tmp_path / "a.zip").write_bytes(data)
     found = images_and_labels([local_pattern(f"{tmp_path}/a.zip!/**/*.jpg", tmp_path / "in")[0]])
     whole, damaged = found.scenes  # a member that is damaged fails its scene
     assert read_bytes(whole.image) == b"one"
