@@ -1,6 +1,7 @@
 """Test that imports point one way: to lower layers and to public names, never in a circle."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,16 +53,19 @@ def modules(package):
 MODULES = {name: path for package in PACKAGES for name, path in modules(package).items()}
 
 
+@cache
 def imports(path):
-    """Yield (module, imported name or "") of every import of ours, inside functions too."""
+    """Return (module, imported name or "") of every import, inside functions too."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
+            found += [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                yield (whole, "") if whole in MODULES else (node.module or "", alias.name)
+                found.append((whole, "") if whole in MODULES else (node.module, alias.name))
+    return found
 
 
 def ours(path):
