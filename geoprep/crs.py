@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyproj
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import shapely
 
 Bounds = tuple[float, float, float, float]
+Area = TypeVar("Area", bound="shapely.Geometry")
 
 LONLAT: Final = "OGC:CRS84"
 """Longitude and latitude on WGS 84 in degrees: the CRS of GeoJSON."""
@@ -163,13 +164,13 @@ def valid_polygons(
     return polygons[kept], owner[kept]
 
 
-def reproject_area(area: shapely.Polygon, source: str, target: str) -> shapely.Polygon:
-    """Return a polygon in another CRS, where its straight sides are curved."""
+def reproject_area(area: Area, source: str, target: str) -> Area:
+    """Return a polygon or multipolygon in another CRS, where its straight sides are curved."""
     import shapely
 
-    dense = shapely.segmentize(area, area.length / (4 * _SIDE_POINTS))
-    polygon: shapely.Polygon = reproject(np.array([dense], object), source, target)[0]
-    return polygon
+    dense = shapely.segmentize(area, shapely.length(area) / (4 * _SIDE_POINTS))
+    found: Area = reproject(np.array([dense], object), source, target)[0]
+    return found
 
 
 def areas_m2(

@@ -122,9 +122,9 @@ def _lines(shapes: Shapes) -> Shapes:
     """Return the edges of polygons, each once, as lines from junction to junction, and rings."""
     rings = shapely.get_rings(shapes)
     ring = shapely.get_coordinates(rings, return_index=True)[1]
-    corners = _complex(rings)
-    edges = np.column_stack([corners[:-1], corners[1:]])[ring[1:] == ring[:-1]]
-    edges = np.unique(np.sort(edges, axis=1), axis=0)
+    points, corner = np.unique(_complex(rings), return_inverse=True)
+    ends = np.sort(np.column_stack([corner[:-1], corner[1:]])[ring[1:] == ring[:-1]], axis=1)
+    edges = points[np.column_stack(np.divmod(np.unique(ends @ (len(points), 1)), len(points)))]
     lines = np.asarray(shapely.linestrings(edges.view(np.float64).reshape(-1, 2, 2)))
     return shapely.get_parts(shapely.line_merge(shapely.multilinestrings(lines)))
 

@@ -13,7 +13,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import reproject
+from geoprep.crs import reproject_area
 from geoprep.errors import ImageError, SourceError
 from geoprep.grid import Grid
 from geoprep.roads.names import RASTER_SUFFIXES, scene_key
@@ -28,9 +28,6 @@ _MOST_CELLS: Final = 1024
 _SPECK_CELLS: Final = 2
 """Ground without pixels that is up to twice as many cells wide is no border."""
 
-_SIDES: Final = 64
-"""Points of the outline of an image, whose straight sides are curved in another CRS."""
-
 
 @dataclass(frozen=True)
 class Footprint:
@@ -43,9 +40,7 @@ class Footprint:
         """Return it in a CRS; empty if no pixel is valid."""
         if self._valid_area is None:
             return self.grid.outline_in(crs)
-        dense = shapely.segmentize(self._valid_area, self.grid.outline().length / _SIDES)
-        outline: shapely.Geometry = reproject(np.array([dense], object), self.grid.crs, crs)[0]
-        return outline
+        return reproject_area(self._valid_area, self.grid.crs, crs)
 
     @cached_property
     def _valid_area(self) -> shapely.Geometry | None:
