@@ -88,21 +88,11 @@ class ScoreClasses:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoreRun:
-    """Run: how scores are computed."""
-
-    threads: int | None = option(
-        None, "Worker threads for large networks, at most 2. Default: 2.", "N", least=1
-    )
-
-
 @with_options(
     (
         *options_of(ScoreFiles),
         *options_of(ScoreImages),
         *options_of(ScoreClasses),
-        *options_of(ScoreRun),
         *options_of(ScoreOptions),
         *options_of(RoadOptions, *LABEL_OPTIONS),
         *options_of(ClassOptions, "other", "tolerance"),
@@ -163,7 +153,7 @@ def score(
 
     given_images = made(ScoreImages, options)
     images, only = given_images.images, _scenes_of(given_images)
-    classes, work = made(ScoreClasses, options), made(ScoreRun, options)
+    classes = made(ScoreClasses, options)
     settings = made(ScoreOptions, options)
     rule = SpeedRule(**asdict(made(RoadOptions, options)))
     nodata = options.pop("label_nodata", None)
@@ -184,7 +174,7 @@ def score(
         only=only,
     )
     with counting_bar("scoring", quiet=not progress, per=1000) as advance:
-        scores = score_scenes(pairs, settings, threads=work.threads, advance=advance)
+        scores = score_scenes(pairs, settings, advance=advance)
     scenes = [asdict(score_of_scene) for score_of_scene in scores]
     # Figures that are not defined are NaN.
     frame = pd.json_normalize(scenes).reindex(columns=list(_COLUMNS))

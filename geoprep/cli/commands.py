@@ -6,12 +6,14 @@ Heavy imports happen inside the commands, so that ``geoprep --help`` loads neith
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 import geoprep
-from geoprep.api.cities import SynthOptions
+from geoprep.api.cities import DownloadOptions, SynthOptions
+from geoprep.api.comparing import CompareArguments, CompareFiles
 from geoprep.api.store_functions import (
     CheckOptions,
     ExportOptions,
@@ -22,13 +24,13 @@ from geoprep.api.store_functions import (
     StoreArgument,
 )
 from geoprep.cli.build_zarr import build_zarr
-from geoprep.cli.compare import compare
-from geoprep.cli.download import download
 from geoprep.cli.entry_points import CommandGroup
+from geoprep.cli.help import figures_table
 from geoprep.cli.records import Json, Quiet, RecordCommand
 from geoprep.cli.roads import polygonize, vectorize
 from geoprep.cli.score import score
 from geoprep.errors import UsageError
+from geoprep.roads.options import CompareOptions
 from geoprep.texts import counted, printable
 
 HELP = """Build uint8 Zarr stores, train models, and make road networks or polygons of classes.
@@ -88,6 +90,84 @@ def _print_version(context: click.Context, option: click.Parameter, given: bool)
 def cli() -> None:
     """Run one of the commands."""
 
+
+DOWNLOAD_HELP = """Download a SpaceNet city from the public bucket; no account is needed.
+
+Copies single files of one product and their road labels: at most 7 GB for Moscow's PS-RGB, where
+the archive has 35 GiB. Can be stopped and run again: existing files are checked and kept. Set
+AWS_ENDPOINT_URL to use a mirror of the bucket.
+"""
+
+
+def _download(given: dict[str, Any]) -> None:
+    """Download a city, or list what would be downloaded."""
+    quiet, chosen = given.pop("quiet", False), DownloadOptions(**given)
+    done = geoprep.download(**given, progress=not quiet)
+    if chosen.dry_run:
+        for address, path, size in done.files:
+            click.echo(printable(f"{size:>14,}  {address} -> {path}"))
+        left = f"{done.missing_nbytes / 1e9:.3f} GB to download"
+        click.echo(f"{counted(len(done.files), 'object')}, {done.nbytes / 1e9:.3f} GB, {left}")
+        return
+    total = f"{done.nbytes / 1e9:.3f} GB in {chosen.out}"
+    click.echo(f"{counted(done.downloaded, 'file')} downloaded, {done.kept} already there: {total}")
+    click.echo(f"next: geoprep build-zarr --city {chosen.city} --source {chosen.out}")
+
+
+download = RecordCommand(
+    *("download", (DownloadOptions, Quiet), DOWNLOAD_HELP),
+    action=_download,
+    short_help="Download a SpaceNet city from the public bucket.",
+    wrapped=True,
+)
+
+
+COMPARE_HELP = """Find traced roads that a map lacks, and roads of the map that no trace confirms.
+
+MAP is OpenStreetMap data, a label file or a road network; PROPOSAL is a road network such as
+`geoprep vectorize` writes. Parts of roads are compared, by distance and heading. The GeoPackage has
+the layers missing, unconfirmed, matched and joins, which QGIS opens with colours. The missing roads
+are written beside it as GeoJSON, for review in JOSM. The map stays as it is.
+
+\b
+geoprep compare map.osm.pbf city.gpkg --out changes.gpkg
+geoprep compare map.gpkg city.gpkg --images chips/ --apply-offset --out changes.gpkg
+"""
+
+
+def _compare(given: dict[str, Any]) -> None:
+    """Compare, write the layers, and print kilometres by type of road."""
+    as_json = given.pop("as_json", False)
+    changes = geoprep.compare(**given)
+    table, offset = changes.summary, asdict(changes.offset)
+    if as_json:
+        kinds = json.loads(table.round(3).to_json(orient="index"))
+        plain = {name: None if value != value else value for name, value in offset.items()}
+        click.echo(json.dumps({"out": str(given["out"]), "km": kinds, "offset": plain}, indent=2))
+        return
+    from geoprep.executors.terminal import Terminal
+
+    shown = figures_table("km", *table.columns)
+    for kind, *figures in table.itertuples():
+        shown.add_row(kind, *(f"{km:.2f}" for km in figures))
+    Terminal().print(shown)
+    if offset["spread"] == offset["spread"]:
+        applied = "applied" if given.get("apply_offset") else "--apply-offset removes it"
+        click.echo(
+            f"the map lies {offset['east']:+.1f} m east and {offset['north']:+.1f} m north of the "
+            f"proposal, with a spread of {offset['spread']:.1f} m ({applied})"
+        )
+    else:
+        click.echo("too few roads in both to tell the offset of the map")
+    click.echo(printable(f"wrote {given['out']}"))
+
+
+compare = RecordCommand(
+    *("compare", (CompareArguments, CompareFiles, CompareOptions, Json), COMPARE_HELP),
+    action=_compare,
+    short_help="Find the roads that a map lacks, or has too many.",
+    wrapped=True,
+)
 
 for command in (download, build_zarr, vectorize, polygonize, score, compare):
     cli.add_command(command)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import geoprep
-from geoprep.api.road_functions import ScoreClasses, ScoreFiles, ScoreImages, ScoreRun
+from geoprep.api.road_functions import ScoreClasses, ScoreFiles, ScoreImages
 from geoprep.cli.help import figures_table, name_options
 from geoprep.cli.records import Json, Quiet, RecordCommand
 from geoprep.errors import UsageError
@@ -178,7 +178,7 @@ score = RecordCommand(
         (ScoreClasses, "Classes", ("classes",)),
         (ClassOptions, "Classes", ("other", "tolerance")),
         (MaskOptions, "Classes", ("label_nodata",)),
-        *(ScoreClasses, ScoreRun, Quiet, Json),
+        *(ScoreClasses, Quiet, Json),
     ),
     SCORE_HELP,
     action=_score,

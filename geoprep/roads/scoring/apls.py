@@ -49,7 +49,7 @@ _STRIP_M: Final = 500.0
 _LEAST_PATH: Final = 0.001
 _BLOCK: Final = 2048
 """Control points whose distances to all nodes are in memory."""
-_MOST_THREADS: Final = 2
+_THREADS: Final = 2
 """One computes shortest distances, for which SciPy keeps Python's lock, and one sums terms."""
 
 
@@ -71,7 +71,6 @@ def apls(
     weight: Weight = "length",
     control_point_spacing_m: float | None = 50.0,
     snap_m: float = 4.0,
-    threads: int | None = None,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> AplsScore:
     """Return the average path length similarity of two networks in one plane of metres.
@@ -84,7 +83,7 @@ def apls(
     truth_costs, proposal_costs = cost_graph(truth, weight), cost_graph(proposal, weight)
     there = _matched(truth, truth_costs, proposal, proposal_costs, control_point_spacing_m, snap_m)
     back = _matched(proposal, proposal_costs, truth, truth_costs, control_point_spacing_m, snap_m)
-    sums = sums_of_terms(there, back, threads, advance)
+    sums = sums_of_terms(there, back, advance)
     forth, reverse = (1 - total / count if count else 0.0 for total, count in sums)
     score = 2 * forth * reverse / (forth + reverse) if forth > 0 and reverse > 0 else 0.0
     return AplsScore(score, forth, reverse)
@@ -127,7 +126,6 @@ def _matched(
 def sums_of_terms(
     there: MatchedPoints,
     back: MatchedPoints,
-    threads: int | None = None,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[tuple[float, float]]:
     """Return the sum of the terms of all ordered pairs, and their number, for both directions.
@@ -150,7 +148,7 @@ def sums_of_terms(
             _terms_from(back, far, far_rows[cut:], near, near_rows[cut:], b.start),
         ]
 
-    executor = Threads(min(threads or _MOST_THREADS, _MOST_THREADS))
+    executor = Threads(_THREADS)
     sums = []
     for sums_of_one in executor.map_unordered(sums_of_block, range(blocks)):
         sums.append(sums_of_one)

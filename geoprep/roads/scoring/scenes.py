@@ -38,7 +38,6 @@ def score_scenes(
     pairs: Sequence[ScenePair],
     settings: ScoreOptions,
     *,
-    threads: int | None = None,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[SceneScore]:
     """Return the scores of every scene; ``advance`` gets thousandths of scenes, done and total."""
@@ -48,14 +47,12 @@ def score_scenes(
         def report(share: float, before: int = number) -> None:
             advance(round(1000 * (before + share)), 1000 * len(pairs))
 
-        scores.append(_score(pair, settings, threads, report))
+        scores.append(_score(pair, settings, report))
         report(1)
     return scores
 
 
-def _score(
-    pair: ScenePair, settings: ScoreOptions, threads: int | None, report: Callable[[float], None]
-) -> SceneScore:
+def _score(pair: ScenePair, settings: ScoreOptions, report: Callable[[float], None]) -> SceneScore:
     truth, proposal = pair.truth, pair.proposal
     km = _km(truth), _km(proposal)
     if not len(truth.ends):
@@ -69,7 +66,6 @@ def _score(
             weight=weight,
             snap_m=settings.snap,
             control_point_spacing_m=settings.control_point_spacing or None,
-            threads=threads,
             advance=lambda done, total: report(before + done / total / 3),
         )
 

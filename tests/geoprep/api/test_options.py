@@ -55,7 +55,7 @@ COMMANDS = {
         "--truth t --proposal p --images i --split val --pixel-size 2 --speed-from auto "
         "--speed-field f --speed-unit kmh --layer l --where w --snap 5 --control-point-spacing 9 "
         "--topo-radius 10 --classes c.yaml "
-        "--other nodata --tolerance 3 --label-nodata 9 --boundary 3 --threads 2 --quiet --json",
+        "--other nodata --tolerance 3 --label-nodata 9 --boundary 3 --quiet --json",
     ),
     "compare": (
         "compare",

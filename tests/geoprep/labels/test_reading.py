@@ -209,9 +209,6 @@ def test_a_crs_that_gdal_takes_for_degrees_is_refused(kind, properties):
         assert len(read(geojson(feature(crs="x"), **more)).lines) == 1
 
 
-# --- bounds -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("margin", [0.0, 2.0])
 def test_a_label_with_features_in_the_scene_or_none_at_all_is_one_of_it(margin):
     scene = {"scene": (37.59, 55.69, 37.61, 55.71), "bounds_crs": "EPSG:4326"}

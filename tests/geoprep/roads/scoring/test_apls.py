@@ -197,7 +197,7 @@ def test_several_blocks_and_threads_give_the_same_score(monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 7)
     for pair, one in zip(pairs, whole, strict=True):
         shares = []
-        blocks = apls(*pair, threads=2, advance=lambda *counts, s=shares: s.append(counts))
+        blocks = apls(*pair, advance=lambda *counts, s=shares: s.append(counts))
         assert [done for done, _ in shares] == list(range(1, shares[0][1] + 1))
         assert blocks.truth_to_proposal == pytest.approx(one.truth_to_proposal, abs=1e-12)
         assert blocks.proposal_to_truth == pytest.approx(one.proposal_to_truth, abs=1e-12)
