@@ -193,13 +193,13 @@ def score(
 
 def _scenes_of(given: ScoreImages) -> set[str] | None:
     """Return the keys of the scenes of a split; None without one."""
+    if given.split is None:
+        return None
     from geoprep.roads.footprints import is_store
     from geoprep.roads.names import scene_key
     from geoprep.store.reader import StoreReader
     from geoprep.store.scenes import scenes_in_split
 
-    if given.split is None:
-        return None
     if given.images is None or not is_store(given.images):
         raise UsageError("split", "is one of a store: give the store as `images`")
     return set(map(scene_key, scenes_in_split(StoreReader.open(given.images), given.split)))

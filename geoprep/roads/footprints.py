@@ -44,12 +44,12 @@ class Footprint:
 
     @cached_property
     def _valid_area(self) -> shapely.Geometry | None:
-        from rasterio.features import shapes
-        from scipy.ndimage import binary_closing
-
         valid = self.read_valid()
         if valid is None or valid.all():
             return None
+        from rasterio.features import shapes  # here: most images need neither
+        from scipy.ndimage import binary_closing
+
         around = np.pad(valid, 2 * _SPECK_CELLS, mode="edge")
         closed = binary_closing(around, np.ones((3, 3)), iterations=_SPECK_CELLS)
         inner = slice(2 * _SPECK_CELLS, -2 * _SPECK_CELLS)
