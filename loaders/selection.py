@@ -53,6 +53,11 @@ class Folds:
     fold: int
     seed: int = 0
 
+    @classmethod
+    def given(cls, folds: int | None, fold: int, seed: int) -> Folds | None:
+        """Return the folds of the arguments of `RamTiles.load`; None without."""
+        return None if folds is None else cls(folds, fold, seed)
+
     def __post_init__(self) -> None:
         if self.count < 2 or not 0 <= self.fold < self.count:
             raise UsageError(
@@ -211,20 +216,21 @@ def open_stores(stores: Stores) -> tuple[StoreReader, ...]:
     return tuple(s if isinstance(s, StoreReader) else StoreReader.open(s) for s in several)
 
 
-def plan_load(
-    stores: Stores,
-    split: Split = "train",
-    level: int | None = None,
-    bands: Sequence[str] | None = None,
-    folds: int | None = None,
-    fold: int = 0,
-    split_seed: int = 0,
-    classes: Sequence[str] | None = None,
-) -> LoadPlan:
-    """Open stores, and choose level, bands, classes and tiles; parameters as `RamTiles.load`."""
-    cut = None if folds is None else Folds(folds, fold, split_seed)
+class TileChoice(NamedTuple):
+    """Which tiles, level, bands and classes to load, see `RamTiles.load`."""
+
+    split: Split
+    level: int | None
+    bands: Sequence[str] | None
+    classes: Sequence[str] | None
+    folds: Folds | None
+
+
+def plan_load(stores: Stores, choice: TileChoice) -> LoadPlan:
+    """Open stores, and choose level, bands, classes and tiles."""
+    split, level, bands, classes, folds = choice
     opened = open_stores(stores)
-    selections = [select(store, split, cut) for store in opened]
+    selections = [select(store, split, folds) for store in opened]
     left_out = dict(sum((Counter(part.left_out) for part in selections), Counter[str]()))
     origin = Origin(
         _common_level(opened, level),

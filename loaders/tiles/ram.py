@@ -15,7 +15,18 @@ from geoprep.store.schema import REPAIR
 from loaders.batch import Crops, Pixels, check_speeds
 from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all
 from loaders.memory import ArrayLayout, MemoryHandle, SharedArrays, format_bytes, load_once
-from loaders.selection import ROW, LoadPlan, Origin, Split, Stores, TileTable, check_fits, plan_load
+from loaders.selection import (
+    ROW,
+    Folds,
+    LoadPlan,
+    Origin,
+    Split,
+    Stores,
+    TileChoice,
+    TileTable,
+    check_fits,
+    plan_load,
+)
 from loaders.tiles.base import Tiles
 
 LOAD_THREADS = 4
@@ -59,10 +70,12 @@ class RamTiles(Tiles):
         split_seed: int = 0,
         keep: Keep = "pixels",
         threads: int = LOAD_THREADS,
-        share: bool = True,
         progress: bool | ReportProgress | None = None,
     ) -> RamTiles:
         """Load a split into memory.
+
+        If torch.distributed is initialised, one rank per machine loads and the others attach, which
+        is a collective operation.
 
         Parameters
         ----------
@@ -85,9 +98,6 @@ class RamTiles(Tiles):
             time; `image` and `label` then do not exist.
         threads
             Shards read at the same time.
-        share
-            If torch.distributed is initialised: load once per machine and attach in its other
-            ranks, which is a collective operation. False: every rank loads a copy.
         progress
             True for a progress bar, None for one if standard error is a terminal, False for none;
             or a function that is called with (tiles read, tiles in all).
@@ -102,14 +112,15 @@ class RamTiles(Tiles):
         """
 
         def load() -> RamTiles:
-            plan = plan_load(stores, split, level, bands, folds, fold, split_seed, classes)
+            cut = Folds.given(folds, fold, split_seed)
+            plan = plan_load(stores, TileChoice(split, level, bands, classes, cut))
             with progress_bar(progress, f"loading {plan.name}") as report:
                 return loads[keep](plan, threads, report)
 
         loads = {"pixels": _load_pixels, "compressed": _load_compressed}
         if keep not in loads:
             raise UsageError(f"keep={keep!r} is not one of {', '.join(loads)}")
-        return load_once(load) if share else load()
+        return load_once(load)
 
     @classmethod
     def from_arrays(
