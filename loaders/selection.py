@@ -53,11 +53,6 @@ class Folds:
     fold: int
     seed: int = 0
 
-    @classmethod
-    def given(cls, folds: int | None, fold: int, seed: int) -> Folds | None:
-        """Return the folds of the arguments of `RamTiles.load`; None without."""
-        return None if folds is None else cls(folds, fold, seed)
-
     def __post_init__(self) -> None:
         if self.count < 2 or not 0 <= self.fold < self.count:
             raise UsageError(
@@ -223,14 +218,17 @@ class TileChoice(NamedTuple):
     level: int | None
     bands: Sequence[str] | None
     classes: Sequence[str] | None
-    folds: Folds | None
+    folds: int | None
+    fold: int
+    split_seed: int
 
 
 def plan_load(stores: Stores, choice: TileChoice) -> LoadPlan:
     """Open stores, and choose level, bands, classes and tiles."""
-    split, level, bands, classes, folds = choice
+    split, level, bands, classes, folds, fold, seed = choice
+    cut = None if folds is None else Folds(folds, fold, seed)
     opened = open_stores(stores)
-    selections = [select(store, split, folds) for store in opened]
+    selections = [select(store, split, cut) for store in opened]
     left_out = dict(sum((Counter(part.left_out) for part in selections), Counter[str]()))
     origin = Origin(
         _common_level(opened, level),

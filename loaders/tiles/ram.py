@@ -17,7 +17,6 @@ from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, rea
 from loaders.memory import ArrayLayout, MemoryHandle, SharedArrays, format_bytes, load_once
 from loaders.selection import (
     ROW,
-    Folds,
     LoadPlan,
     Origin,
     Split,
@@ -112,8 +111,8 @@ class RamTiles(Tiles):
         """
 
         def load() -> RamTiles:
-            cut = Folds.given(folds, fold, split_seed)
-            plan = plan_load(stores, TileChoice(split, level, bands, classes, cut))
+            choice = TileChoice(split, level, bands, classes, folds, fold, split_seed)
+            plan = plan_load(stores, choice)
             with progress_bar(progress, f"loading {plan.name}") as report:
                 return loads[keep](plan, threads, report)
 

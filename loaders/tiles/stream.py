@@ -17,7 +17,7 @@ from loaders.batch import BufferPool, Crops, Ints, Pixels
 from loaders.memory import available_memory, format_bytes, memory_limit
 from loaders.prefetch import SideThreads
 from loaders.sampling import Sampling, StepCrops
-from loaders.selection import Folds, LoadPlan, Split, Stores, TileChoice, plan_load
+from loaders.selection import LoadPlan, Split, Stores, TileChoice, plan_load
 from loaders.tiles.base import CropReader, Tiles
 from loaders.tiles.reading import PlannedReading
 from loaders.tiles.shuffle_order import LEAST_LANE, ShuffleWindow, StreamSampling, plan_reads
@@ -110,8 +110,8 @@ class StreamTiles(Tiles):
             The limit is too small for a shuffle window or larger than memory, no tile is usable,
             or the arguments do not fit together.
         """
-        cut = Folds.given(folds, fold, split_seed)
-        plan = plan_load(stores, TileChoice(split, level, bands, classes, cut))
+        choice = TileChoice(split, level, bands, classes, folds, fold, split_seed)
+        plan = plan_load(stores, choice)
         if isinstance(ram_limit, StreamTiles):
             return cls(plan, ram_limit.buffer, lanes, threads)
         return cls(plan, memory_limit(ram_limit), lanes, threads)
