@@ -11,7 +11,7 @@ step.
   geoprep evaluate runs/fold* moscow.zarr --split test     the mean of several models
   geoprep evaluate --compare runs/moscow moscow.xml moscow.onnx --on moscow.zarr
 
-Exported model files are evaluated like checkpoints. For a model trained with --folds, the split val
+Model files are evaluated like checkpoints. For a model trained with --folds, the split val
 holds the scenes of its validation fold.
 """
 
@@ -64,7 +64,7 @@ class EvaluatedTiles:
     )
     compare: bool = option(
         False,
-        "Compare models (checkpoints and exported files) on the store of --on. Differences are "
+        "Compare models (runs, checkpoints, model files) on the store of --on. Differences are "
         "relative to the first model.",
     )
     on: str | None = option(None, "Store to compare models on, with --compare.", "STORE")
