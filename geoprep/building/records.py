@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from geoprep.building.options import BuildOptions
-from geoprep.building.plan import Plan
 from geoprep.building.scene import Planned
 from geoprep.executors.threads import stopped
 from geoprep.store.schema import StoreMeta
@@ -73,12 +72,6 @@ class ShardTask:
     options: BuildOptions
     shared_label: str | None
     scenes: tuple[SceneTiles, ...]
-
-    @classmethod
-    def of(cls, plan: Plan, store: str, shard: int, scenes: Iterable[SceneTiles]) -> ShardTask:
-        """Return the task for a shard of a plan."""
-        common = plan.fingerprint, store, shard, plan.meta, plan.options, plan.shared_label
-        return cls(*common, tuple(scenes))
 
 
 class TaskStopped(Exception):  # noqa: N818 - no error: the result is no longer needed

@@ -91,7 +91,7 @@ def build(
         records = kept | new
         if target.replaces:
             _require_a_scene(plan, target, records)
-        target.finish(plan, records, lambda place: finish(plan, place, records, histograms))
+        target.finish(plan, records, lambda folder: finish(plan, folder, records, histograms))
         journal.remove()
     result: Literal["built", "resumed"] = "resumed" if kept else "built"
     black = black_pixels(plan, surveyed, records.values())
@@ -171,11 +171,12 @@ def shard_tasks(
     for shard in shards:
         start, stop = plan.shard_range(shard)
         first = int(np.searchsorted(firsts, start, side="right")) - 1
-        scenes = (
+        scenes = tuple(
             SceneTiles.of(i, plan.scenes[i], (start, stop), surveyed.get(i))
             for i in range(first, int(np.searchsorted(firsts, stop)))
         )
-        yield ShardTask.of(plan, out, shard, scenes)
+        common = plan.meta, plan.options, plan.shared_label
+        yield ShardTask(plan.fingerprint, out, shard, *common, scenes)
 
 
 # The tables of the store
@@ -260,10 +261,9 @@ def _scene_table(plan: Plan, outcomes: Sequence[Outcome]) -> SceneTable:
 
 def _portable(reason: str, scene: Planned) -> str:
     """Return a reason without folders, since a store does not depend on where its inputs are."""
-    for address in (*split_address(scene.image), *split_address(scene.label or "")):
+    for address in (*split_address(scene.image), scene.label or ""):
         # Of tar://OFFSET+SIZE/folder/of.tar!/member, the folder of the archive.
-        place = re.sub(r"^tar://\d+\+\d+|!/.*", "", address)
-        folder = place.rpartition("/")[0]
+        folder = re.sub(r"^tar://\d+\+\d+|!/.*", "", address).rpartition("/")[0]
         if folder:
             reason = reason.replace(f"{folder}/", "")
     return reason

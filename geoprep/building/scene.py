@@ -237,7 +237,7 @@ def _facts(raster: Raster) -> str:
     from rasterio.crs import CRS
 
     crs = CRS.from_wkt(raster.crs).to_string() if raster.crs else ""
-    place = crs, tuple(raster.grid.transform)[:6]
+    transform = tuple(raster.grid.transform)[:6]
     nodata = tuple(band.nodata for band in raster.bands)
     colours = tuple(band.colour for band in raster.bands)
-    return repr((raster.grid.shape, *place, nodata, colours))
+    return repr((raster.grid.shape, crs, transform, nodata, colours))

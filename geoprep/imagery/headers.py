@@ -24,14 +24,14 @@ def describe(address: str) -> Raster:
 
     Only the header of a remote file is downloaded. Raises ImageError if it cannot be opened.
     """
-    parts = split_address(address)
-    files = dict.fromkeys(parts)
+    images = split_address(address)
+    files = dict.fromkeys(images)
     with ExitStack() as opened, _named(address):
         dataset = opened.enter_context(open_header(address))
-        for part in filter(is_local, parts):
-            own = dataset if part == address else opened.enter_context(open_header(part))
+        for image in filter(is_local, images):
+            own = dataset if image == address else opened.enter_context(open_header(image))
             _add_files(own, files)
-        return replace(Raster.of(dataset, address), files=(address, *[*files][len(parts) :]))
+        return replace(Raster.of(dataset, address), files=(address, *[*files][len(images) :]))
 
 
 @contextmanager

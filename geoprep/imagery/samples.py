@@ -56,13 +56,14 @@ def nearest_pixels(
         (2 * np.arange(count) + 1) * length // (2 * count)
         for count, length in zip(shape, (window.height, window.width), strict=True)
     )
-    parts = []
+    of_strips = []
     for strip in _strips(window.height, window.width):
         rows = ys[(ys >= strip.row_off) & (ys < strip.row_off + strip.height)] - strip.row_off
         if len(rows):
-            place = window.col_off, window.row_off + strip.row_off, strip.width, strip.height
-            parts.append(read(bands, window=Window(*place))[..., rows[:, None], xs])
-    return np.concatenate(parts, axis=-2)
+            corner = window.col_off, window.row_off + strip.row_off
+            values = read(bands, window=Window(*corner, strip.width, strip.height))
+            of_strips.append(values[..., rows[:, None], xs])
+    return np.concatenate(of_strips, axis=-2)
 
 
 def nearest_imagery(

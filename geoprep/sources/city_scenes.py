@@ -54,9 +54,9 @@ def find_scenes(
     product = canonical_product(product)
     looked = []
     usual = [*filter(None, [os.environ.get(SOURCE_VARIABLE)]), "data", "."]
-    for place in [str(source)] if source is not None else usual:
+    for address in [str(source)] if source is not None else usual:
         try:
-            files, origin, notes = _files(city, place, product, copies, report)
+            files, origin, notes = _files(city, address, product, copies, report)
         except TooManyFoldersError as error:
             if source is not None:
                 raise
@@ -64,7 +64,7 @@ def find_scenes(
         if files:
             return _scenes(city, files, product, origin, notes)
         looked.append("; ".join([origin, *notes]))
-    places = "\n".join(f"  {place}" for place in looked)
+    places = "\n".join(f"  {line}" for line in looked)
     raise SourceError(
         f"no SpaceNet files of {city.place.replace('_', ' ')} ({city.aoi}) found. Looked in:\n"
         f"{places}\n{directions(city, product)}"

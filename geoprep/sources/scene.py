@@ -86,14 +86,16 @@ def refuse_inside(
             )
 
 
-def _resolved(place: str) -> str:
-    return place if is_remote(place) else str(Path(place).resolve())
+def _resolved(folder: str) -> str:
+    return folder if is_remote(folder) else str(Path(folder).resolve())
 
 
 def natural_key(text: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
     """Return a sort key under which ``chip2`` comes before ``chip10``; no two texts share one."""
-    pieces = re.findall(r"\d+|\D+", text)
-    return tuple((0, int(p), "") if p.isdecimal() else (1, 0, p.lower()) for p in pieces), text
+    runs = re.findall(r"\d+|\D+", text)
+    return tuple(
+        (0, int(run), "") if run.isdecimal() else (1, 0, run.lower()) for run in runs
+    ), text
 
 
 def refuse_synthetic(folder: Path, city: City) -> None:
