@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from geoprep.building.options import parse_rescale
 from geoprep.building.records import SceneTiles, ShardRecord, ShardTask
 from geoprep.building.scene import ALL_BACKGROUND, Planned
+from geoprep.executors.shared import Shared
 from geoprep.grid import Grid, SceneWindow
 from geoprep.imagery.counts import count_source
 from geoprep.imagery.decoding import ImageWindow
@@ -169,17 +169,7 @@ _Outlines = tuple[LabelOutlines, dict[str, int]]
 """Outlines of the roads of a scene, and fallbacks of their attributes with counts."""
 
 
-class _Slot:
-    """The outlines of one scene, once they are computed."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.outlines: _Outlines | None = None
-
-
-@lru_cache(maxsize=4)
-def _slot(*_scene: object) -> _Slot:
-    return _Slot()
+_outlines: Final = Shared[_Outlines](4)
 
 
 def _road_outlines(tiles: SceneTiles, task: ShardTask) -> _Outlines:
@@ -189,16 +179,13 @@ def _road_outlines(tiles: SceneTiles, task: ShardTask) -> _Outlines:
     """
     if tiles.are_all:
         return _read_outlines(tiles.scene, task)
-    slot = _slot(task.fingerprint, task.store, task.options, tiles.index)
-    with slot.lock:
-        if slot.outlines is None:
-            slot.outlines = _read_outlines(tiles.scene, task)
-        return slot.outlines
+    key = task.fingerprint, task.store, task.options, tiles.index
+    return _outlines.get(key, lambda: _read_outlines(tiles.scene, task))
 
 
 def release_outlines() -> None:
     """Release the outlines, at the end of a build."""
-    _slot.cache_clear()
+    _outlines.clear()
 
 
 def _read_outlines(scene: Planned, task: ShardTask) -> _Outlines:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from types import TracebackType
@@ -16,6 +14,7 @@ from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
 from geoprep.errors import ImageError
+from geoprep.executors.shared import Shared
 from geoprep.imagery.decoding import ImageWindow, decided, joined, read_pixels
 from geoprep.imagery.scenes import OpenScene
 from geoprep.imagery.validity import read_bits
@@ -57,52 +56,11 @@ def strips(scene: OpenScene) -> list[tuple[int, int]]:
     return [(row, min(row + step, height)) for row in range(0, height, step)]
 
 
-class _Slot:
-    """A strip, once it is decoded."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.pixels: ImageWindow | None = None
-
-
-class HeldStrips:
+class HeldStrips(Shared[ImageWindow]):
     """Strips in memory, of some bytes at most; threads share them."""
 
     def __init__(self, most: int = _MOST_BYTES) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._slots: dict[object, _Slot] = {}  # the most recently used last
-
-    def get(self, key: object, decode: Callable[[], ImageWindow]) -> ImageWindow:
-        """Return a strip; the first call decodes it, others wait for it."""
-        with self._lock:
-            slot = self._slots[key] = self._slots.pop(key) if key in self._slots else _Slot()
-        with slot.lock:
-            if slot.pixels is None:
-                slot.pixels = decode()
-            pixels = slot.pixels
-        with self._lock:
-            left = self._bytes() - self._most
-            for other, old in [*self._slots.items()]:
-                if left > 0 and old.pixels is not None and old is not slot:
-                    left -= old.pixels.nbytes
-                    del self._slots[other]
-        return pixels
-
-    def keep(self, key: object, pixels: ImageWindow) -> None:
-        """Keep a strip if there is space, without a loss of others."""
-        with self._lock:
-            if self._bytes() + pixels.nbytes <= self._most:
-                slot = self._slots.setdefault(key, _Slot())
-                slot.pixels = pixels
-
-    def clear(self) -> None:
-        """Release the strips."""
-        with self._lock:
-            self._slots.clear()
-
-    def _bytes(self) -> int:
-        return sum(slot.pixels.nbytes for slot in self._slots.values() if slot.pixels is not None)
+        super().__init__(most, lambda strip: strip.nbytes)
 
 
 _scenes: Final = HeldStrips(_MOST_BYTES)

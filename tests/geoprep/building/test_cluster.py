@@ -78,7 +78,7 @@ def test_all_results_are_there(executor):
 
 
 def outlines_kept():
-    return tile_run._slot.cache_info().currsize
+    return len(tile_run._outlines._slots)
 
 
 def test_outlines_of_roads_are_released_on_every_worker(executor, tmp_path):

@@ -119,7 +119,7 @@ def test_the_roads_of_a_scene_are_read_once(mosaic, tmp_path, monkeypatch):
     assert len(store.tiles.row) > 3 * 5
     assert (store.tiles.road_fraction > 0).any()
     assert len(read) == 1
-    assert not tile_run._slot.cache_info().currsize
+    assert not tile_run._outlines._slots
 
 
 def test_tasks_end_at_their_next_stage_when_the_build_is_left():
