@@ -60,7 +60,11 @@ def stretch_note(info: ModelInfo) -> str:
     if fixed == (0, 255):
         return ""
     scales = (f"-scale_{band} {lo:g} {hi:g} 0 255" for band, (lo, hi) in enumerate(limits, 1))
-    return f"make its layer with: gdal_translate -ot Byte {' '.join(scales)} IMAGE LAYER.tif"
+    return (
+        f"make its layer with: gdal_translate -ot Byte {' '.join(scales)} IMAGE LAYER.tif\n"
+        "(if bands of IMAGE state a scale or offset, take the result of gdal_translate -ot Float32 "
+        "-unscale IMAGE UNSCALED.tif instead of it)"
+    )
 
 
 def write(path: Path, network: nn.Module, info: ModelInfo) -> None:

@@ -87,6 +87,7 @@ def test_stretched_images_are_named_with_their_command_or_refused(tmp_path, comm
     known, _ = make_checkpoint(tmp_path / "city.pt", rescale="city", limits=limits, **HOUSES)
     said = command(export_model, known, *words).out
     assert "gdal_translate -ot Byte -scale_1 10 200 0 255 -scale_2 0 90.5 0 255 -scale_3" in said
+    assert "state a scale or offset, take the result of gdal_translate -ot Float32 -unscale" in said
     each, _ = make_checkpoint(tmp_path / "scene.pt", rescale="scene", **HOUSES)
     refused = command(export_model, each, *words, "--overwrite", status=2).err
     assert "rescaled by the rule scene" in refused

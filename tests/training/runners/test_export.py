@@ -24,7 +24,7 @@ from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, CheckpointError, save
 from training.engine.native import computes_bf16
 from training.evaluate import main as evaluate
-from training.export import main
+from training.export import _training_tiles, main
 from training.model.unet import DecoderStep, ResNetUNet, SmallUNet
 from training.predict import main as predict
 from training.runners import torch_file
@@ -131,6 +131,13 @@ def test_every_format_gives_the_outputs_of_the_checkpoint(export, plain, name):
         assert_close(found, plain(image), name)
     assert record.info == replace(FACTS, stores=())
     assert record.precision in runner.description
+
+
+def test_int8_is_calibrated_on_bytes_of_which_all_are_finite(folder):
+    """A single NaN in the calibration of NNCF gives a model of zeros."""
+    tiles = _training_tiles(str(folder / "tiny.zarr"), FACTS, 12, 0)
+    assert len(tiles) == 12
+    assert {tile.dtype for tile in tiles} == {torch.uint8}
 
 
 @pytest.mark.slow
