@@ -56,8 +56,9 @@ _RING: Final = np.dtype(
 )
 
 
-Strip = tuple[NDArray[np.uint8], NDArray[np.float32]]
-"""Rows of a raster: numbers of classes (y, x), 255 for none, and confidences (y, x), NaN: none."""
+Strip = tuple[NDArray[np.uint8], NDArray[np.float32], int]
+"""Rows of a raster: numbers of classes (y, x), 255 for none, confidences (y, x), and the first of
+their columns; there are no classes beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +106,14 @@ def _ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + counts, counts)
 
 
-def outlines_of(strips: Iterable[Strip], origin: tuple[int, int] = (0, 0)) -> Outlines:
-    """Return the outlines of the areas of a raster, which is given by strips of rows.
+def outlines_of(strips: Iterable[Strip], width: int, origin: tuple[int, int]) -> Outlines:
+    """Return the outlines of the areas of a raster of a width, which is given by strips of rows.
 
     ``origin`` is the column and row of its first pixel.
     """
-    scan: _Scan | None = None
-    for label, confidence in strips:
-        scan = scan or _Scan(label.shape[1])
-        scan.add(label, confidence)
-    if scan is None:
-        raise ValueError("at least one strip is needed")
+    scan = _Scan(width)
+    for label, confidence, left in strips:
+        scan.add(label, confidence, left)
     return scan.outlines(origin)
 
 
@@ -123,40 +121,48 @@ class _Scan:
     """The vertices and areas of the rows that were read."""
 
     def __init__(self, width: int) -> None:
-        self.width, self.height = width, 0
+        self.height = 0
         self.vertices, self.areas = np.empty(0, _VERTEX), np.empty(0, AREA)
         self.counts = np.zeros(2, np.int64)  # of vertices and areas
         self.lines = [np.zeros(1, np.int64)]
-        self.above = np.full((1, width + 2), NO_CLASS, np.uint8)  # the last row, and its areas
+        self.columns = slice(0, 0)  # of the last strip
+        self.above = np.full(width + 2, NO_CLASS, np.uint8)  # the last row, and its areas
         self.areas_above = np.full(width + 2, -1, np.int32)
         self.column = np.full(width + 1, -1, np.int32)  # last vertex on each line between columns
 
-    def add(self, label: NDArray[np.uint8], confidence: NDArray[np.float32]) -> None:
-        """Add rows."""
-        rows = np.pad(label, ((0, 0), (1, 1)), constant_values=NO_CLASS)
-        self.vertices = _with_room(self.vertices, self.counts[0] + len(rows) * (self.width + 1))
+    def add(self, label: NDArray[np.uint8], confidence: NDArray[np.float32], left: int) -> None:
+        """Add rows from a column on."""
+        height, columns = len(label), slice(left, left + label.shape[1])
+        begin = min(left, self.columns.start)
+        width = max(columns.stop, self.columns.stop) - begin
+        rows = np.full((height + 1, width + 2), NO_CLASS, np.uint8)
+        rows[0] = self.above[begin : begin + width + 2]
+        rows[1:, left - begin + 1 :][:, : label.shape[1]] = label
+        self.vertices = _with_room(self.vertices, self.counts[0] + height * (width + 1))
         self.areas = _with_room(self.areas, self.counts[1] + label.size)
-        ends = np.empty(len(rows), np.int64)
+        ends = np.empty(height, np.int64)
         _scan_rows(
-            np.concatenate([self.above, rows]),
+            rows,
             confidence,
+            begin,
+            left - begin,
             self.height,
-            self.areas_above,
-            self.column,
+            self.areas_above[begin:],
+            self.column[begin:],
             self.vertices,
             self.areas,
             self.counts,
             ends,
         )
         self.lines.append(ends)
-        self.height += len(rows)
-        self.above = rows[-1:]
+        self.height += height
+        self.above[...] = NO_CLASS
+        self.above[begin : begin + width + 2] = rows[-1]
+        self.columns = columns
 
     def outlines(self, origin: tuple[int, int]) -> Outlines:
         """Return the areas of all rows."""
-        self.add(
-            np.full((1, self.width), NO_CLASS, np.uint8), np.zeros((1, self.width), np.float32)
-        )
+        self.add(np.empty((1, 0), np.uint8), np.empty((1, 0), np.float32), self.columns.start)
         vertices, areas = self.vertices[: self.counts[0]], self.areas[: self.counts[1]]
         number = _join_areas(areas)
         for name in ("area", "opposite"):
@@ -192,6 +198,8 @@ def _with_room(items: NDArray[np.void], count: int) -> NDArray[np.void]:
 def _scan_rows(
     label: NDArray[np.uint8],
     confidence: NDArray[np.float32],
+    left: int,
+    skipped: int,
     top: int,
     areas_above: NDArray[np.int32],
     column: NDArray[np.int32],
@@ -200,7 +208,10 @@ def _scan_rows(
     counts: NDArray[np.int64],
     ends: NDArray[np.int64],
 ) -> None:
-    """Add the vertices and areas of rows, below the first one; ``ends`` are vertices up to each."""
+    """Add the vertices and areas of rows, below the first one; ``ends`` are vertices up to each.
+
+    They begin at the column ``left``, and so many columns before those with a confidence.
+    """
     vertex, area = counts
     for row in range(1, label.shape[0]):
         northwest = -1
@@ -225,11 +236,11 @@ def _scan_rows(
                     areas[own].pixels, areas[own].confidence = 0, 0.0
                     area += 1
                 areas[own].pixels += 1
-                areas[own].confidence += confidence[row - 1, x]
+                areas[own].confidence += confidence[row - 1, x - skipped]
             sides = (ne != se) | (nw != ne) << _NORTH | (nw != sw) << _WEST | (sw != se) << _SOUTH
             if sides not in (0, 1 | 1 << _WEST, 1 << _NORTH | 1 << _SOUTH):  # no straight line
                 new = vertices[vertex]
-                new.x, new.y, new.sides = x, top + row - 1, sides
+                new.x, new.y, new.sides = left + x, top + row - 1, sides
                 new.area, new.opposite = own, northwest
                 new.kept, new.done = True, False
                 if sides >> _NORTH & 1:

@@ -39,8 +39,8 @@ _LEAST_PIXELS: Final = 10
 """Polygons of fewer pixels are mostly noise."""
 _PRECISION: Final = 1e-3
 """Pixels that coordinates of several rasters are rounded to."""
-_STRIP_PIXELS: Final = 4 << 20
-"""Pixels that are read at once."""
+_STRIP_ROWS: Final = 512
+"""Rows of pixels that are read at once."""
 _MOST_POLYGONS: Final = 1 << 16
 """Polygons that are made at once."""
 
@@ -238,7 +238,9 @@ def _outlines(
     sizes = np.array([raster.grid.shape[::-1] for raster in rasters])
     squares = origins[:, None] + sizes[:, None] * ((0, 0), (1, 0), (1, 1), (0, 1))
     if np.abs(corners - squares).max() < _PRECISION:
-        return outlines_of(_strips(rasters, origins, names, step), tuple(origins.min(axis=0)))
+        left, top = origins.min(axis=0).tolist()
+        width = int((origins + sizes)[:, 0].max()) - left
+        return outlines_of(_strips(rasters, origins, names, step), width, (left, top))
     return _union(rasters, names, step)
 
 
@@ -254,13 +256,14 @@ def _strips(
     ``taken`` (y, x) are pixels of a single raster that do not count.
     """
     sizes = np.array([raster.grid.shape[::-1] for raster in rasters])
-    left, top = origins.min(axis=0).tolist()
-    width, height = ((origins + sizes).max(axis=0) - (left, top)).tolist()
-    rows = max(1, _STRIP_PIXELS // width)
-    for first in range(top, top + height, rows):
-        count = min(rows, top + height - first)
-        label = np.full((count, width), NODATA, np.uint8)
-        confidence = np.full((count, width), np.nan, np.float32)
+    (first_column, top), ends = origins.min(axis=0).tolist(), origins + sizes
+    bottom = int(ends[:, 1].max())
+    for first in range(top, bottom, _STRIP_ROWS):
+        count = min(_STRIP_ROWS, bottom - first)
+        under = (origins[:, 1] < first + count) & (ends[:, 1] > first)
+        left, right = int(origins[under, 0].min()), int(ends[under, 0].max())
+        label = np.full((count, right - left), NODATA, np.uint8)
+        confidence = np.full(label.shape, np.nan, np.float32)
         for raster, (x, y), (columns, lines) in zip(rasters, origins, sizes, strict=True):
             begin, end = max(first, y), min(first + count, y + lines)
             if begin >= end:
@@ -275,7 +278,7 @@ def _strips(
             if found.confidence is not None:
                 np.copyto(confidence[place], found.confidence, where=free)
             step(found.label.size)
-        yield label, confidence
+        yield label, confidence, left - first_column
 
 
 @dataclass(slots=True)
@@ -308,7 +311,8 @@ def _union(rasters: Sequence[_Raster], names: Sequence[str], step: Callable[[int
             near = near[shapely.intersects(near, shapely.box(0, 0, own.width, own.height))]
             if len(near):
                 taken = rasterize(near, out_shape=own.shape, dtype="uint8") > 0
-        found = outlines_of(_strips([raster], np.zeros((1, 2), int), names, step, taken))
+        strips = _strips([raster], np.zeros((1, 2), int), names, step, taken)
+        found = outlines_of(strips, own.width, (0, 0))
         mine = _mapped(found.polygons(np.arange(len(found.areas))), to_grid)
         shapes, areas = np.append(shapes, mine), np.append(areas, found.areas)
     united, totals = [], []

@@ -26,8 +26,14 @@ def classes(seed, height, width):
 
 
 def outlines(label, confidence, rows):
-    tops = range(0, len(label), rows)
-    return outlines_of((label[top : top + rows], confidence[top : top + rows]) for top in tops)
+    """Return the outlines from strips, of which each has the columns with classes alone."""
+    strips = []
+    for top in range(0, len(label), rows):
+        strip = slice(top, top + rows)
+        used = np.flatnonzero((label[strip] != 255).any(axis=0))
+        first, stop = (used[0], used[-1] + 1) if len(used) else (0, 0)
+        strips.append((label[strip, first:stop], confidence[strip, first:stop], int(first)))
+    return outlines_of(strips, label.shape[1], (0, 0))
 
 
 def reference(label):

@@ -336,7 +336,7 @@ def test_strips_are_joined(tmp_path, monkeypatch, square):
     label, sure = blobs(70, 60), np.random.default_rng(1).integers(0, 256, (70, 60), np.uint8)
     path = write(tmp_path / "a.tif", label, sure)
     whole = gp.polygonize(path, square=square, **ALL)
-    monkeypatch.setattr(geoprep.classes.polygons, "_STRIP_PIXELS", 9 * 60)
+    monkeypatch.setattr(geoprep.classes.polygons, "_STRIP_ROWS", 9)
     done = []
     strips = polygonize_rasters(
         [path], square=square, **ALL, advance=lambda *counts: done.append(counts)
