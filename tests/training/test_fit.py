@@ -181,6 +181,19 @@ def test_a_plan_tells_memory_steps_and_time_and_writes_nothing(fit, out, monkeyp
     assert not out.exists()
 
 
+def test_a_plan_tells_what_a_smaller_model_would_see(fit, out, monkeypatch):
+    monkeypatch.setattr("training.run.plan.time_step", lambda _: 1000.0)
+    large = ("--model", "resnet34-unet", "--crop", 32, "--epochs", 3)
+    said = fit("--out", out, "--plan", network=large).out
+    times, now = re.search(
+        r"--model unet-small, would see each tile (\d+) times in.* (\d+)", said
+    ).groups()
+    assert int(now) == 12  # four crops of a tile in each epoch
+    assert int(times) > 100 * int(now)
+    small = ("--model", "unet-small", "--crop", 32, "--epochs", 3)
+    assert "a smaller model" not in fit("--out", out, "--plan", network=small).out
+
+
 def test_auto_is_the_small_model_on_a_cpu_and_stays_it(fit, out):
     network = ("--crop", 32, "--crops-per-tile", 1, "--batch-size", 4)
     said = fit("--out", out, "--epochs", 1, network=network).out

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
 
 import psutil
 import torch
+from torch import nn
 
 from geoprep.texts import counted
 from loaders import available_memory
 from training.engine.distributed import max_over_ranks
 from training.engine.native import wait_for
+from training.model.build import UNET_SMALL
+from training.run.parts import make_trainable
 from training.run.report import duration
+from training.run.step import StepState, train_step
 from training.run.timing import StepTimer, epoch_seconds, epochs_within
 from training.run.trainer import Trainer
 
@@ -25,9 +30,16 @@ def time_step(run: Trainer) -> float:
     The learning rate is 0, but statistics of batches and random numbers change: for a run that ends
     then.
     """
+    return _seconds(run, run.step, run.module, run.state)
+
+
+def _seconds(
+    run: Trainer, take: Callable[..., object], module: nn.Module, state: StepState
+) -> float:
+    """Return the seconds of a step with a module and its state."""
     batches = chain.from_iterable(repeat(run.loader))
-    run.state.set_rate(0.0)
-    step = partial(run.step, run.module.train(), batches, run.state, run.config.accumulate)
+    state.set_rate(0.0)
+    step = partial(take, module.train(), batches, state, run.config.accumulate)
     seconds = StepTimer().measure(step, partial(wait_for, run.engine.device))
     return max_over_ranks([seconds], run.engine.device)[0]
 
@@ -66,6 +78,8 @@ def _planned(run: Trainer) -> Iterator[str]:
             seconds += validated * (side / timed[0]) ** 2
     epochs = counted(round(end - run.done, 2), "epoch")
     yield f"{epochs}: {counted(round(steps), 'step')} in {duration(seconds)}"
+    if run.engine.device.type == "cpu":
+        yield from _smaller(run, step, end - run.done)
 
 
 def _memory(device: torch.device) -> str:
@@ -80,3 +94,18 @@ def _memory(device: torch.device) -> str:
 
 def _gib(nbytes: int) -> str:
     return f"{nbytes / 2**30:.2f} GiB"
+
+
+def _smaller(run: Trainer, step: float, epochs: float) -> Iterator[str]:
+    """Yield how often the small model would see each tile while the run takes these epochs."""
+    info = replace(run.info, model=UNET_SMALL)
+    small = make_trainable(run.config, info, run.engine, run.stores)
+    own, least = (sum(p.numel() for p in one.parameters()) for one in (run.trainable, small))
+    if own > least:
+        state = StepState.of(small, run.engine, run.config)
+        faster = step / _seconds(run, train_step, small, state)
+        seen = epochs * run.loader.sampling.crops_per_tile
+        yield (
+            f"a smaller model, `model` {UNET_SMALL}, would see each tile {faster * seen:.0f} times "
+            f"in this time, not {seen:.0f}"
+        )
