@@ -238,8 +238,9 @@ class ImageOptions:
         "auto",
         "Conversion of pixel values to 8 bits: linear between percentiles 2 and 98 of each "
         "scene or city, linear between two values (such as -25,0), or none, which keeps the "
-        "values of uint8 images; auto: none if all images are uint8, else scene. NaN and infinite "
-        "values become nodata.",
+        "values of uint8 images; auto: none if all images are uint8, else city for classes (if "
+        "images have one data type and scale) and scene for roads. NaN and infinite values become "
+        "nodata.",
         "auto|scene|city|none|LO,HI",
         check=check_rescale,
     )

@@ -111,7 +111,7 @@ def make_plan(
     known = [shape for shape in shapes if shape is not None]
     tile = _tile_side(known, len(first.band_names), options)
     levels = level_sides(tile, options.levels)
-    rescale = _rescale_rule(options.rescale, usable)
+    rescale = _rescale_rule(options, usable)
     kinds = {_limits_of(rescale, scene) for scene in usable}
     labels = check_labels(sources, described, options)
     inputs, digest = [scene.inputs for scene in described], ""
@@ -254,11 +254,16 @@ def _limits_of(rule: str, scene: Described) -> str:
     return kind if kind != "8 bits" else ""
 
 
-def _rescale_rule(rule: str, scenes: Sequence[Described]) -> str:
-    """Return the rule for images; UsageError if it cannot convert them."""
-    dtypes = {scene.pixels.dtype for scene in scenes}
+def _rescale_rule(options: BuildOptions, scenes: Sequence[Described]) -> str:
+    """Return the rule for images; UsageError if it cannot convert them.
+
+    ``auto`` is ``city`` for classes, which brightness tells apart, where that is possible.
+    """
+    rule, dtypes = options.rescale, {scene.pixels.dtype for scene in scenes}
+    units = {scene.pixels.units for scene in scenes}
     if rule == "auto":
-        return "none" if dtypes == {"uint8"} else "scene"
+        one_pair = options.class_rule is not None and len(dtypes) == len(units) == 1
+        return "none" if dtypes == {"uint8"} else "city" if one_pair else "scene"
     names = " and ".join(sorted(dtypes, key=lambda one: (len(one), one)))
     if rule == "none" and dtypes != {"uint8"}:
         raise UsageError(
@@ -266,7 +271,7 @@ def _rescale_rule(rule: str, scenes: Sequence[Described]) -> str:
         )
     if rule == "city" and len(dtypes) > 1:
         raise UsageError("rescale", f"city needs images of one data type; these are {names}")
-    if rule == "city" and len({scene.pixels.units for scene in scenes}) > 1:
+    if rule == "city" and len(units) > 1:
         raise UsageError(
             "rescale",
             "city needs images of one scale and offset; these have several: use LO,HI in "

@@ -140,6 +140,15 @@ def test_each_scene_is_stretched_unless_another_rule_is_given(tmp_path):
     assert plan_of(scenes, rescale="0,2047").meta.rescale == "0,2047"
 
 
+def test_images_of_classes_share_their_limits_where_they_can(tmp_path):
+    kept = image(tmp_path, "bytes", texture(64, 64))
+    wide = [image(tmp_path, name, texture(64, 64, 3, "uint16")) for name in "ab"]
+    rules = [plan_of(scenes, classes="land=0,water=1").meta.rescale for scenes in ([kept], wide)]
+    assert rules == ["none", "city"]
+    assert plan_of([kept, *wide], classes="land=0,water=1").meta.rescale == "scene"
+    assert plan_of(wide).meta.rescale == "scene"  # of roads
+
+
 # Bands
 
 
