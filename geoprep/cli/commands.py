@@ -290,7 +290,10 @@ def _export(given: dict[str, Any]) -> None:
     lists = ([text] if text in ids else text.split(",") for text in texts)
     names = [name.strip() for one in lists for name in one]
     if bool(names or given.get("split")) == (by is not None):
-        raise UsageError("give one of --scene NAME (or all), --split and --footprints scene")
+        raise UsageError(
+            "give one of --scene NAME (or all), --split and --footprints scene; `geoprep "
+            "export-model` exports a model"
+        )
     if by is not None:
         overwrite = given.get("overwrite", False)
         written = [geoprep.export_footprints(store, out, by=by, overwrite=overwrite)]
