@@ -14,12 +14,11 @@ from geoprep.speed import (
     BIN_TABLE,
     BINARY_TABLE,
     CHANNEL_TABLE,
-    CONTINUOUS_TABLE,
     NODATA,
     UNKNOWN_SPEED,
 )
 
-Targets = Literal["bins", "continuous", "binary", "bin_index", "classes"]
+Targets = Literal["bins", "binary", "bin_index", "classes"]
 
 IGNORE_INDEX = -100
 """Class of a pixel without a label: the default ``ignore_index`` of torch's losses."""
@@ -32,7 +31,6 @@ class SpeedTarget(nn.Module):
     ----------
     targets
         ``bins``: (n, 8, y, x), CRESI's seven ten-mph bins, exclusive, and any road, 0 or 1.
-        ``continuous``: (n, 1, y, x), CRESI's continuous coding, 0 to 1.
         ``binary``: (n, 1, y, x), 1 on roads.
         ``bin_index``: int64 (n, y, x), 0 background, 1..7 the bin, `IGNORE_INDEX` where unknown.
 
@@ -109,12 +107,7 @@ def _table(targets: Targets, dtype: torch.dtype) -> Tensor:
         classes = BIN_TABLE.astype(np.float32)
         classes[[UNKNOWN_SPEED, NODATA]] = IGNORE_INDEX
         return torch.from_numpy(classes)[:, None]
-    values = {
-        "bins": CHANNEL_TABLE,
-        "continuous": CONTINUOUS_TABLE[:, None] / 255.0,
-        "binary": BINARY_TABLE[:, None],
-    }[targets]
-    return torch.tensor(values, dtype=torch.float64).to(dtype)
+    return torch.tensor(CHANNEL_TABLE if targets == "bins" else BINARY_TABLE[:, None]).to(dtype)
 
 
 def _limits(table: Tensor) -> Tensor | None:

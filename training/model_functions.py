@@ -242,7 +242,7 @@ def save_model(
     store
         The training data: a `geoprep.Store`, a path or an address; or several.
     targets
-        ``bins``, ``continuous``, ``binary`` or ``classes``, as in `loaders.DevicePrep`;
+        ``bins``, ``binary`` or ``classes``, as in `loaders.DevicePrep`;
         ``auto``: as ``geoprep fit`` chooses them for the store.
     factory
         What builds the model again: ``smp:ARCHITECTURE:ENCODER``, or ``package.module:factory``,

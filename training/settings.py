@@ -155,11 +155,11 @@ class ModelConfig:
     encoder_lr: float = option(
         1.0, "Factor of --lr for the encoder; 0 freezes its weights.", "FACTOR", least=0, most=1
     )
-    targets: Literal["auto", "bins", "continuous", "binary", "classes"] = option(
+    targets: Literal["auto", "bins", "binary", "classes"] = option(
         "auto",
-        "Output channels: seven bins of 10 mph and any road (bins), one speed channel "
-        "(continuous), any road only (binary), or one channel per class (classes); auto: by the "
-        "labels of the stores: classes, bins, or binary if a store has no speeds.",
+        "Output channels: seven bins of 10 mph and any road (bins), any road only (binary), or "
+        "one channel per class (classes); auto: by the labels of the stores: classes, bins, or "
+        "binary if a store has no speeds.",
     )
     loss: LossName = option(
         "focal-dice",

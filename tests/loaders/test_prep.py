@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from geoprep.errors import UsageError
-from geoprep.speed import BIN_TABLE, CHANNEL_TABLE, CONTINUOUS_TABLE
+from geoprep.speed import BIN_TABLE, CHANNEL_TABLE
 from geoprep.store.reader import StoreReader
 from loaders import (
     BatchLoader,
@@ -57,7 +57,7 @@ def test_fp32_is_exact_to_the_last_bits_even_near_the_mean(mean, std):
     np.testing.assert_allclose(found.double(), exact, rtol=4e-7, atol=1e-30)
 
 
-@pytest.mark.parametrize("targets", ["bins", "binary", "continuous", "bin_index"])
+@pytest.mark.parametrize("targets", ["bins", "binary", "bin_index"])
 def test_the_operators_for_cuda_give_the_same(monkeypatch, targets):
     prep = DevicePrep(Normalize([100.3] * 3, [50.0] * 3), SpeedTarget(targets), jitter=Jitter())
     image = every_value(3).expand(2, -1, -1, -1).contiguous(memory_format=torch.channels_last)
@@ -115,9 +115,7 @@ def test_bins_are_cresis_seven_and_their_union():
     assert target.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_continuous_and_binary_are_their_tables():
-    continuous = SpeedTarget("continuous")(EVERY_BYTE).view(-1)
-    np.testing.assert_allclose(continuous.numpy() * 255, CONTINUOUS_TABLE, rtol=1e-6)
+def test_binary_is_any_road():
     binary = SpeedTarget("binary", torch.bfloat16)(EVERY_BYTE)
     assert binary.dtype == torch.bfloat16
     assert binary.view(-1).tolist() == [0.0] + [1.0] * 254 + [0.0]
@@ -130,23 +128,21 @@ def test_classes_are_bins_and_no_data_is_ignored_by_losses():
     assert target.view(-1)[255] == IGNORE_INDEX == torch.nn.CrossEntropyLoss().ignore_index
 
 
-@pytest.mark.parametrize(
-    ("targets", "known"), [("binary", True), ("bins", False), ("continuous", False)]
-)
+@pytest.mark.parametrize(("targets", "known"), [("binary", True), ("bins", False)])
 def test_a_road_of_unknown_speed_is_a_road_and_teaches_no_speed(targets, known):
     speed = torch.tensor([[[0, 25, 254, 255]]], dtype=torch.uint8)
     image = torch.full((1, 3, 1, 4), 9, dtype=torch.uint8)
     prep = DevicePrep(Normalize([0.0] * 3, [1.0] * 3), SpeedTarget(targets), pad_to=1)
     ready = prep({"image": image, "speed": speed})
     assert ready.valid[0, 0].tolist() == [True, True, known, False]
-    assert ready.target[0, -1, 0, 2] == (targets != "continuous")
+    assert ready.target[0, -1, 0, 2] == 1
     if targets == "bins":
         assert not ready.target[0, :7, 0, 2].any()
     assert SpeedTarget("bin_index")(speed)[0, 0].tolist() == [0, 3, IGNORE_INDEX, IGNORE_INDEX]
 
 
 def test_channels_are_those_of_the_target():
-    for kind, channels in (("bins", 8), ("continuous", 1), ("binary", 1), ("bin_index", 8)):
+    for kind, channels in (("bins", 8), ("binary", 1), ("bin_index", 8)):
         assert SpeedTarget(kind).channels == channels
     with pytest.raises(UsageError, match="'speed' is not one of"):
         SpeedTarget("speed")
@@ -241,7 +237,7 @@ def test_preparation_is_one_graph_for_the_compiler(painted):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("targets", ["bins", "continuous", "bin_index"])
+@pytest.mark.parametrize("targets", ["bins", "bin_index"])
 def test_targets_with_speeds_need_a_store_with_speeds(tmp_path, targets):
     store = write_store(tmp_path / "masks.zarr", scenes=4, speed_unit="none")
     with pytest.raises(UsageError, match=rf"`targets` {targets} needs speeds.*`targets` binary"):

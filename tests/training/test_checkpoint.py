@@ -58,7 +58,7 @@ def test_an_incomplete_file_is_refused(tmp_path, lacking):
         *(("mean", [1.0]), ("std", ["1", "1", "1"]), ("std", [-1.0, 1.0, 1.0]), ("mean", 3)),
         *(("channels", 1 << 40), ("channels", True), ("level", 0), ("bands", "rgb")),
         *(("class_mph", ["x"]), ("class_colors", ["red"]), ("limits", [[1.0, 2.0]])),
-        *(("nodata", "black"), ("unknown_field", 1)),
+        *(("targets", "continuous"), ("nodata", "black"), ("unknown_field", 1)),
     ],
 )
 def test_what_a_record_states_is_typed_and_bounded(tmp_path, field, value):

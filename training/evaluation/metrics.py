@@ -17,13 +17,12 @@ from geoprep.speed import (
     BIN_COUNT,
     BIN_TABLE,
     BIN_WIDTH_MPH,
-    CONTINUOUS_MAX_MPH,
     NODATA,
     UNKNOWN_SPEED,
 )
 from training.checkpoint import ModelInfo
 from training.evaluation.threshold import choose_threshold
-from training.runners.decoding import default_threshold
+from training.runners.decoding import DEFAULT_THRESHOLD
 
 CLASSES = BIN_COUNT + 1
 """Background and the bins."""
@@ -47,22 +46,12 @@ def activated(logits: Tensor, targets: str) -> Tensor:
     return logits.float().softmax(dim=1) if targets == "classes" else logits.float().sigmoid()
 
 
-def speed_bin(probabilities: Tensor, targets: str) -> Tensor:
-    """Return the most probable 10 mph bin, int64 (n, y, x), 1..7, of bins or continuous targets."""
-    if targets == "continuous":
-        mph = probabilities[:, 0] * CONTINUOUS_MAX_MPH
-        return (mph / BIN_WIDTH_MPH).ceil().clamp(1, BIN_COUNT).long()
-    return probabilities[:, :BIN_COUNT].argmax(dim=1) + 1
-
-
-def speed_mph(probabilities: Tensor, targets: str, class_mph: Sequence[float]) -> Tensor:
-    """Return the speed of every pixel, fp32 (n, y, x) in mph; of bins that of the most probable.
+def speed_mph(probabilities: Tensor, class_mph: Sequence[float]) -> Tensor:
+    """Return the speed of every pixel, fp32 (n, y, x) in mph: that of the most probable bin.
 
     A mean weighted by probability would never reach the slowest and fastest speeds, since
     neighbouring bins have some probability.
     """
-    if targets == "continuous":
-        return probabilities[:, 0].float() * CONTINUOUS_MAX_MPH
     speeds = torch.tensor(class_mph, dtype=torch.float32, device=probabilities.device)
     return speeds[probabilities[:, : len(class_mph)].argmax(dim=1)]
 
@@ -116,7 +105,7 @@ class RoadMetrics(_Confusion):
         super().__init__(CLASSES, groups, device)
         self.targets = targets
         self.class_mph = tuple(class_mph)
-        self.threshold = default_threshold(targets) if threshold is None else threshold
+        self.threshold = DEFAULT_THRESHOLD if threshold is None else threshold
         self._bins = torch.tensor(BIN_TABLE.astype("int64"), device=device)
         self._error, self._roads = self._zeros(groups), self._zeros(groups)
         self._scores = self._zeros(groups, 2, STEPS)
@@ -138,7 +127,7 @@ class RoadMetrics(_Confusion):
         if self.targets == "binary":
             truth = ((speed > 0) & labelled).long()
         else:
-            predicted *= speed_bin(probabilities, self.targets)
+            predicted *= probabilities[:, :BIN_COUNT].argmax(dim=1) + 1
             valid &= speed != UNKNOWN_SPEED  # its bin is not known
         group = self._zeros(len(speed)) if group is None else group
         self._count(truth, predicted, valid, group)
@@ -147,7 +136,7 @@ class RoadMetrics(_Confusion):
         self._scores.view(-1).scatter_add_(0, step.flatten(), valid.flatten().long())
         if self.targets != "binary":
             road = valid & (speed > 0)
-            error = (speed_mph(probabilities, self.targets, self.class_mph) - speed).abs()
+            error = (speed_mph(probabilities, self.class_mph) - speed).abs()
             summed = ((error * UNIT).round().long() * road).sum(dim=(1, 2))
             self._error.scatter_add_(0, group, summed)
             self._roads.scatter_add_(0, group, road.sum(dim=(1, 2)))
@@ -169,7 +158,7 @@ class RoadMetrics(_Confusion):
         if not len(equals):
             return metrics | dict.fromkeys(THRESHOLDS, math.nan)
         step = equals[(equals - STEPS // 2).abs().argmin()]
-        chosen = choose_threshold(self._scores.cpu().numpy(), default_threshold(self.targets))
+        chosen = choose_threshold(self._scores.cpu().numpy(), DEFAULT_THRESHOLD)
         best = step.item() / STEPS, iou[step].float().item()
         return metrics | dict(zip(THRESHOLDS, (*best, *chosen), strict=True))
 

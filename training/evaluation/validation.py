@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from geoprep.speed import MAX_MPH, NODATA
+from geoprep.speed import NODATA
 from geoprep.store.reader import StoreReader
 from geoprep.texts import counted
 from loaders import BatchLoader, Split
@@ -30,7 +30,6 @@ from training.evaluation.metrics import (
     Metrics,
     activated,
     metrics_of,
-    speed_mph,
 )
 from training.evaluation.standing import (
     Standing,
@@ -41,7 +40,7 @@ from training.evaluation.standing import (
 from training.model.losses import SummedLoss
 from training.model.trainable import Trainable
 from training.pictures import ANY_ROAD_MPH, Example
-from training.runners.decoding import chosen_threshold, default_threshold, label_bytes
+from training.runners.decoding import DEFAULT_THRESHOLD, chosen_threshold, label_bytes
 from training.runners.runner import Runner, Views, average_views, pad_batch, pad_image
 
 Bytes = NDArray[np.uint8]
@@ -122,7 +121,7 @@ def examples(
         with engine.autocast():
             logits = trainable.logits(image.to(engine.device))
         probabilities = activated(logits, info.targets)
-        return decoded_label(probabilities, info, default_threshold(info.targets))
+        return decoded_label(probabilities, info, DEFAULT_THRESHOLD)
 
     with evaluation_mode(trainable):
         return [_example(*loader.tiles.pixels(tile), info, predicted) for tile in chosen]
@@ -142,11 +141,7 @@ def decoded_label(probabilities: Tensor, info: ModelInfo, threshold: float) -> T
     """Return the label, uint8 (n, y, x): classes, or 0 for background and mph from 1."""
     if info.has_classes or info.class_mph:
         return label_bytes(probabilities, info, threshold)
-    road = probabilities[:, -1] >= threshold
-    if info.targets == "binary":
-        return road.to(torch.uint8) * ANY_ROAD_MPH
-    mph = speed_mph(probabilities, info.targets, ()).add(0.5).floor().clamp(1, MAX_MPH)
-    return (mph.nan_to_num() * road).to(torch.uint8)
+    return (probabilities[:, -1] >= threshold).to(torch.uint8) * ANY_ROAD_MPH
 
 
 @dataclass(frozen=True, kw_only=True)

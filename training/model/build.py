@@ -45,8 +45,8 @@ class ModelInfo:
     channels
         Number of output channels.
     targets
-        Meaning of the channels, see `loaders.SpeedTarget`: ``bins``, ``continuous`` or ``binary``;
-        or ``classes``, see `loaders.ClassTarget`.
+        Meaning of the channels: ``bins`` or ``binary``, see `loaders.SpeedTarget`, or ``classes``,
+        see `loaders.ClassTarget`.
     mean, std
         Mean and standard deviation of each band in grey values, for `loaders.Normalize`.
     rescale
@@ -124,6 +124,7 @@ class ModelInfo:
         bands, figures = len(info.bands), (*info.mean, *info.std, *info.class_mph)
         rules = {
             "bands": bands > 0,
+            "targets": info.targets in ("bins", "binary", "classes"),
             "channels": 0 < info.channels <= _MOST_CHANNELS,
             "mean": len(info.mean) == bands and all(map(math.isfinite, figures)),
             "std": len(info.std) == bands and all(std >= 0 for std in info.std),

@@ -100,11 +100,6 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     runner, info = open_models(options, files, options.compile, spread=several)
     if options.batch_size is None:  # an accelerator waits for the host if a batch is one window
         options = replace(options, batch_size=8 if has_streams(runner.device) else 1)
-    if info.targets not in ("bins", "binary", "classes"):
-        raise UsageError(
-            f"the model was trained on {info.targets} targets, which cannot be predicted: use a "
-            "model of bins (probabilities and speed), binary targets (probabilities) or classes"
-        )
     if options.polygons:
         require_suffix(options.polygons, ".gpkg", ".geojson", ".fgb")
     if options.where and not (options.area and Path(options.area).exists()):

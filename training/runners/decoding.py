@@ -11,7 +11,7 @@ from torch import Tensor
 
 from geoprep.compiled import compiled, compiled_sums
 from geoprep.errors import UsageError
-from geoprep.speed import CONTINUOUS_MAX_MPH, MAX_MPH, NODATA
+from geoprep.speed import MAX_MPH, NODATA
 from training.checkpoint import ModelInfo
 
 ROAD_BAND, SPEED_BAND = 0, 1
@@ -20,18 +20,13 @@ ROAD_BAND, SPEED_BAND = 0, 1
 CLASS_BAND = 0
 """Index of the band of classes."""
 
-SLOWEST_MPH = 7.5
-"""Threshold of road in continuous predictions: half of the slowest speed of the table."""
+DEFAULT_THRESHOLD = 0.5
+"""Road probability threshold of a model without a validated one."""
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Part = tuple[int, int, int, int]
 """A rectangle: first row, last row, first column, last column; the last ones are excluded."""
-
-
-def default_threshold(targets: str) -> float:
-    """Return the road probability threshold of a model without a validated one."""
-    return SLOWEST_MPH / CONTINUOUS_MAX_MPH if targets == "continuous" else 0.5
 
 
 def chosen_threshold(info: ModelInfo, wanted: float | None = None) -> float:
@@ -40,7 +35,7 @@ def chosen_threshold(info: ModelInfo, wanted: float | None = None) -> float:
         raise UsageError("threshold", "is for models of roads: leave it out for classes")
     if wanted is not None:
         return wanted
-    return default_threshold(info.targets) if info.threshold is None else info.threshold
+    return DEFAULT_THRESHOLD if info.threshold is None else info.threshold
 
 
 def label_bytes(probabilities: Tensor, info: ModelInfo, threshold: float) -> Tensor:

@@ -69,11 +69,6 @@ def stretch_note(info: ModelInfo) -> str:
 
 def write(path: Path, network: nn.Module, info: ModelInfo) -> None:
     """Write the ``.onnx`` file of a model of roads or classes, for batches of one tile."""
-    if info.targets not in ("bins", "binary", "classes"):
-        raise UsageError(
-            f"the model was trained on {info.targets} targets, which Deepness cannot show: use a "
-            "model of bins, binary targets or classes"
-        )
     stretch_note(info)
     onnx = required_module("onnx", "a .onnx file")
     bands, (x, y) = len(info.bands), info.gsd_m

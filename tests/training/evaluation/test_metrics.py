@@ -17,7 +17,6 @@ from training.evaluation.metrics import (
     BIN_NAMES,
     ClassMetrics,
     RoadMetrics,
-    default_threshold,
     speed_mph,
 )
 from training.evaluation.validation import CountedOnce
@@ -112,18 +111,12 @@ def test_batches_and_ranks_add_up_exactly():
     assert parts[0].compute() == pytest.approx(whole.compute(), rel=0, abs=0, nan_ok=True)
 
 
-@pytest.mark.parametrize("targets", ["binary", "continuous"])
-def test_metrics_of_other_targets(targets):
+def test_metrics_of_binary_targets():
     _, speed = draw()
     road = (speed > 0) & (speed < 255)
-    if targets == "binary":
-        probability = torch.where(road, 0.9, 0.1)[:, None]
-    else:
-        probability = (speed.float() * road / 65).clamp(1e-4, 0.999)[:, None]
-    found = measured(probability, speed, targets).compute()
+    found = measured(torch.where(road, 0.9, 0.1)[:, None], speed, "binary").compute()
     assert found["road_iou"] == 1
-    assert ("speed_mae_mph" in found) == (targets == "continuous")
-    assert found.get("speed_mae_mph", 0) < 0.1
+    assert "speed_mae_mph" not in found
 
 
 def test_roads_of_unknown_speed_are_roads_to_binary_targets_and_left_out_of_others():
@@ -148,7 +141,7 @@ def test_speed_is_that_of_the_most_probable_bin():
     probability = torch.full((1, 8, 1, 3), 0.01)
     probability[0, 5, 0, 0] = 0.6
     probability[0, 3, 0, :2] = 0.55  # a close second
-    assert speed_mph(probability, "bins", MPH)[0, 0, :2].tolist() == [55, 35]
+    assert speed_mph(probability, MPH)[0, 0, :2].tolist() == [55, 35]
     probability[0, 7, 0] = torch.tensor([0.5, 0.49, torch.nan])
     found = label_bytes(probability, replace(FACTS, class_mph=MPH), 0.5)
     assert found[0, 0].tolist() == [55, 0, 255]
@@ -176,7 +169,7 @@ def test_groups_are_counted_separately_and_together():
     assert all(math.isnan(value) for value in by_group[1].values())
 
 
-@pytest.mark.parametrize("targets", ["bins", "binary", "continuous"])
+@pytest.mark.parametrize("targets", ["bins", "binary"])
 def test_the_best_threshold_is_found_by_trying_all(targets):
     _, speed = draw(side=40)
     truth = (speed > 0) & (speed != 255)
@@ -195,7 +188,7 @@ def test_the_best_threshold_is_found_by_trying_all(targets):
     assert swept[steps].tolist() == pytest.approx([iou(k / 256) for k in steps])
     assert found["best_road_iou"] == pytest.approx(max(swept.tolist()))
     assert iou(found["best_threshold"]) == pytest.approx(found["best_road_iou"])
-    assert found["road_iou"] == pytest.approx(iou(default_threshold(targets)))
+    assert found["road_iou"] == pytest.approx(iou(0.5))
     said = score >= 0.5
     precision, recall = (sweep[name][128].item() for name in ("precision", "recall"))
     known = speed != 255

@@ -142,12 +142,6 @@ def test_resampled_prediction_has_the_bounds_of_the_image(run, tmp_path):
             assert dataset.bounds == rasterio.open(image).bounds
 
 
-def test_models_of_other_targets_are_refused(run, tmp_path):
-    path, _ = make_checkpoint(tmp_path / "best.pt", channels=1, targets="continuous", class_mph=())
-    text = run(path, "scene.tif", "--out", tmp_path / "m", *FP32, status=2)
-    assert "trained on continuous targets, which cannot be predicted" in text
-
-
 def test_binary_model_predicts_one_band(run, tmp_path):
     path, network = make_checkpoint(
         tmp_path / "best.pt", channels=1, targets="binary", class_mph=()

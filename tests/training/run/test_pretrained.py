@@ -154,16 +154,16 @@ def test_other_targets_and_bands_keep_what_fits(trained):
     assert torch.equal(model.head.weight, head)
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["binary from continuous", "the same targets"])
+@pytest.mark.parametrize("own", [False, True], ids=["bins from binary", "the same targets"])
 def test_the_last_layer_of_a_model_without_a_head_is_for_its_targets_only(tmp_path, own):
     def model():
         return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 1, 1))
 
     trained, fresh = model(), model()
-    was = {"targets": "continuous", "channels": 1, "class_mph": ()}
+    was = {"targets": "binary", "channels": 1, "class_mph": ()}
     save(tmp_path / "best.pt", Checkpoint(info=info(**was), model=trained.state_dict()))
     before = fresh[2].weight.clone()
-    wanted = info(**was) if own else info(targets="binary", channels=1, class_mph=())
+    wanted = info(**was) if own else info(channels=1, class_mph=())
     line = load_initial_weights(fresh, wanted, str(tmp_path))
     assert line.startswith(f"{4 if own else 2} of 4 weights")
     assert torch.equal(fresh[0].weight, trained[0].weight)

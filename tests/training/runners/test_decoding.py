@@ -44,7 +44,7 @@ def test_predictions_are_decoded_as_in_the_metrics():
     random = torch.Generator().manual_seed(1)
     probabilities = torch.rand(2, 8, 40, 50, generator=random)
     mph = (4.4, 14.5, 25.0, 36.2, 44.0, 55.9, 64.5)
-    speed = (speed_mph(probabilities, "bins", mph) + 0.5).floor()
+    speed = (speed_mph(probabilities, mph) + 0.5).floor()
     found = label_bytes(probabilities, replace(FACTS, channels=8, class_mph=mph), 0.3)
     assert torch.equal(found, torch.where(probabilities[:, -1] >= 0.3, speed, 0).to(torch.uint8))
     assert set(found.unique().tolist()) == {0, 4, 15, 25, 36, 44, 56, 65}
