@@ -11,7 +11,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check --no-compile \
-    snkit==1.9.0 geopandas==1.2.0 shapely==2.2.0 pyproj==3.7.2 numpy==2.4.6 pandas==2.3.3 > /dev/null
+    snkit==1.9.0 networkx==3.6.1 geopandas==1.2.0 shapely==2.2.0 pyproj==3.7.2 numpy==2.4.6 pandas==2.3.3 > /dev/null
 cd "$folder"
 "$folder/venv/bin/python" -W ignore - > "$folder/seen" <<'PYTHON'
 import geopandas
