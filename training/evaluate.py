@@ -6,7 +6,7 @@ step.
 
   geoprep evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
   geoprep evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
-  geoprep evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
+  geoprep evaluate runs/moscow moscow.zarr --scenes --tta d4
   geoprep evaluate runs/moscow moscow.zarr --baseline
   geoprep evaluate runs/fold* moscow.zarr --split test     the mean of several models
   geoprep evaluate --compare runs/moscow moscow.xml moscow.onnx --on moscow.zarr
@@ -27,10 +27,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.cli.running import Status, run
 from geoprep.errors import UsageError
-from geoprep.options import argument, option, overwrite_option
-from geoprep.outputs import check_outputs
-from geoprep.storage.output_files import replaced
-from geoprep.texts import csv_cell, printable
+from geoprep.options import argument, option
+from geoprep.texts import printable
 from training.cli import Command
 from training.runners.model_options import ModelOptions
 
@@ -47,9 +45,6 @@ TITLES = {
 }
 Table = tuple[Sequence[str], Iterable[Sequence[str]], int]
 """Titles, rows of text, and the width of a terminal that it needs; 0 for any."""
-
-SWEPT = 16
-"""Step of the 256 thresholds in the printed table; ``--json`` has all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,16 +81,15 @@ class EvaluatedTiles:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOutput:
-    """Output: tables and files."""
+    """Output: tables or JSON."""
 
     scenes: bool = option(False, "Print the metrics of each scene.")
-    sweep: bool = option(False, "Print precision, recall and IoU of roads for several thresholds.")
-    csv: Path | None = option(None, "CSV file for the metrics of each scene.", "FILE")
-    confusion: Path | None = option(
-        None, "CSV file for the confusion matrix of classes, in pixels.", "FILE"
+    json: bool = option(
+        False,
+        "Print one JSON document instead of tables: also with the metrics of each scene, "
+        "precision, recall and IoU of roads at 256 thresholds, and the pixels of each class by "
+        "label and prediction.",
     )
-    overwrite: bool = overwrite_option()
-    json: bool = option(False, "Print all metrics as one JSON document instead of tables.")
     quiet: bool = option(False, "Hide the progress bar.")
 
 
@@ -111,7 +105,7 @@ class EvaluateOptions(ModelOptions, EvaluatedTiles, EvaluateOutput):
 
 _COMMON = (
     *("checkpoint", "threshold", "tta", "device", "stores", "compare", "on", "split"),
-    *("baseline", "scenes", "sweep", "csv", "json"),
+    *("baseline", "scenes", "json"),
 )
 COMMAND = Command(
     *("evaluate", EvaluateOptions.__bases__, __doc__),
@@ -121,51 +115,29 @@ COMMAND = Command(
 
 
 def evaluate(options: EvaluateOptions) -> int:
-    """Evaluate a model, print and write its metrics, and return the exit status."""
+    """Evaluate a model, print its metrics, and return the exit status."""
     from training.engine.distributed import is_rank_zero, process_group, set_threads
     from training.runners.ensemble import split_models
-    from training.runners.model_files import model_file
 
-    first = options.checkpoint
-    files = [file for file in (options.csv, options.confusion) if file is not None]
-    models = [model_file(path) for path in (first, *map(Path, options.stores))]
-    inputs = (*models, models[0].with_name("metrics.csv"), *options.stores, options.on)
-    check_outputs(*files, inputs=inputs, overwrite=options.overwrite)
     if options.compare or options.on:
         set_threads(options.threads)
         return _compare(options)
     if not options.stores:
         raise UsageError("give a model and a store: geoprep evaluate MODEL STORE")
-    models, stores = split_models(first, options.stores)
+    models, stores = split_models(options.checkpoint, options.stores)
     options = replace(options, stores=stores)
     with process_group(options.device_kind):
         result = evaluated(options, models)
-        if is_rank_zero():
-            if not options.json:
-                for table in _tables(result, options):
-                    _table(*table)
-                for line in _lines(result):
-                    print(printable(line))
-            if files:
-                _write_tables(result, options)
-            if options.json:
-                _print_json(evaluation_document(result, options, models))
+        if not is_rank_zero():
+            return Status.DONE
+        if options.json:
+            _print_json(evaluation_document(result, options, models))
+            return Status.DONE
+        for table in _tables(result, options):
+            _table(*table)
+        for line in _lines(result):
+            print(printable(line))
     return Status.DONE
-
-
-def _write_tables(result: Evaluation, options: EvaluateOptions) -> None:
-    """Write the metrics of each scene, and the confusion matrix, as far as they are asked for."""
-    import pandas as pd  # half a second
-
-    if options.csv:
-        with replaced(options.csv) as partial:
-            scenes = pd.DataFrame(result.scenes).assign(notes="; ".join(result.notes))
-            scenes.map(csv_cell).to_csv(partial, index=False)
-    if options.confusion:
-        classes = [*map(csv_cell, result.classes)]
-        matrix = pd.DataFrame(result.confusion, index=classes, columns=classes)
-        with replaced(options.confusion) as partial:
-            matrix.to_csv(partial, index_label="label")
 
 
 def evaluated(options: EvaluateOptions, models: Sequence[Path] = ()) -> Evaluation:
@@ -186,10 +158,6 @@ def evaluated(options: EvaluateOptions, models: Sequence[Path] = ()) -> Evaluati
     if len(files) > 1 and info.folds and options.split == "val":
         raise UsageError("models of folds were trained on the split val: use `split` test")
     runner, _ = runner.for_pixels(0)  # compiling does not pay for so few pixels
-    if options.sweep and info.has_classes:
-        raise UsageError("sweep", "is for models of roads; this one has classes")
-    if options.confusion and not info.has_classes:
-        raise UsageError("confusion", "is for models of classes; this one has roads")
     stores, shared = open_stores(options.stores), options.shared()
     shared |= {"quiet": options.quiet, "baseline": options.baseline}
     result = evaluate_runner(runner, info, stores, **shared)
@@ -197,14 +165,14 @@ def evaluated(options: EvaluateOptions, models: Sequence[Path] = ()) -> Evaluati
 
 
 def _compare(options: EvaluateOptions) -> int:
-    """Print and write the metrics of several models."""
+    """Print the metrics of several models."""
     from training.evaluation.comparison import compare
     from training.evaluation.standing import SCORES
     from training.runners.model_files import SUFFIXES, model_file, open_model
 
     if not (options.compare and options.on and options.stores):
         raise UsageError("compare", "needs at least two models, and a store in `on`")
-    for name in ("csv", "scenes", "baseline", "sweep", "confusion"):
+    for name in ("scenes", "baseline"):
         if getattr(options, name):
             raise UsageError(name, "is for one model: leave out `compare`")
     models = []
@@ -275,9 +243,6 @@ def _tables(result: Evaluation, options: EvaluateOptions) -> Iterator[Table]:
         ]
         # Names are not shortened, even on a narrow terminal.
         yield ("scene", "tiles", *(TITLES[name] for name in shown)), rows, 1000
-    if options.sweep:
-        rows = [[*map(_cell, step.values())] for step in result.sweep[SWEPT::SWEPT]]
-        yield ("threshold", "precision", "recall", "road IoU"), rows, 0
     if base := result.baseline:
         methods = {
             "model": "this model",

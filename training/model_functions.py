@@ -327,7 +327,7 @@ def evaluate_model(
         Whether to show a progress bar.
     options
         Options of ``geoprep evaluate`` by name, such as ``split="test"``, without those
-        of tables and files.
+        of tables.
 
     Raises
     ------

@@ -32,8 +32,6 @@ EXPORT = ("export", "in/s.zarr")
 ROADS = "in/roads.gpkg"
 CASES = [
     ("build-zarr", "--city", "moscow", "--source", "in", "--out", "out/a.zarr", "--quiet"),
-    ("evaluate", "in/run", "in/s.zarr", *TINY,
-     "--csv", "out/m.csv", "--confusion", "out/c.csv"),
     (*EXPORT, "--scene", "chip0", "--out", "out/a.tif"),
     (*EXPORT, "--scene", "all", "--out", "out"),
     *((*EXPORT, "--footprints", "scene", "--out", f"out/a{x}") for x in (".geojson", ".gpkg")),

@@ -111,8 +111,8 @@ def test_evaluation_and_export_use_the_factory_of_the_model(run, model, store_pa
 
 
 def test_options_that_only_the_command_has_are_refused(run, model, store_path, tmp_path):
-    with pytest.raises(UsageError, match=r"`csv` is an option of geoprep evaluate only"):
-        training.evaluate_model(run.best, store_path, csv=tmp_path / "scenes.csv")
+    with pytest.raises(UsageError, match=r"`scenes` is an option of geoprep evaluate only"):
+        training.evaluate_model(run.best, store_path, scenes=True)
     with pytest.raises(UsageError, match=r"`instances` is an option of geoprep pred"):
         model.predict(tmp_path / "scene.tif", tmp_path / "out", instances=2)
 

@@ -1,7 +1,6 @@
 """Evaluation of models on stores."""
 
 import contextlib
-import csv
 import io
 import json
 import math
@@ -153,17 +152,13 @@ def test_batches_levels_and_splits(checkpoint, store_path):
     assert any("was trained on these tiles" in note for note in coarse.notes)
 
 
-def test_every_form_of_a_result_has_its_notes(checkpoint, command, store_path, tmp_path):
-    path, rows = checkpoint(gsd_m=(2.0, 2.0)), tmp_path / "rows.csv"
-    said = "wide, those of the model 2 m"
-    assert any(said in note for note in figures_of(path, store_path, "--csv", rows)["notes"])
-    (notes,) = {row["notes"] for row in csv.DictReader(rows.read_text().splitlines())}
-    assert said in notes
+def test_every_form_of_a_result_has_its_notes(checkpoint, command, store_path):
+    path, said = checkpoint(gsd_m=(2.0, 2.0)), "wide, those of the model 2 m"
+    assert any(said in note for note in figures_of(path, store_path)["notes"])
     several = ("--compare", path, path, "--on", store_path)
     assert said in command(main, *several, *FP32).out
     assert all(said in form["notes"][0] for form in figures_of(*several))
-    for option in (("--sweep",), ("--confusion", tmp_path / "c.csv")):
-        assert "leave out --compare" in command(main, *several, *option, *FP32, status=2).err
+    assert "leave out --compare" in command(main, *several, "--scenes", *FP32, status=2).err
 
 
 def test_a_fold_is_evaluated_on_its_validation_scenes(checkpoint, command, store_path, store):
@@ -181,24 +176,19 @@ def test_a_fold_is_evaluated_on_its_validation_scenes(checkpoint, command, store
 
 
 def test_metrics_per_scene(checkpoint, store_path, tmp_path, command):
-    path, file = checkpoint(), tmp_path / "scenes.csv"
+    path = checkpoint()
     words = (path, store_path, "--split", "all", "--scenes")
-    found = figures_of(*words, "--csv", file)
+    found = figures_of(*words)
     assert "AOI_0_Test_chip3" in command(main, *words, *FP32).out
-    with file.open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [row["scene"] for row in rows] == [f"AOI_0_Test_chip{i}" for i in range(8)]
-    assert {row["tiles"] for row in rows} == {"4"}
-    assert [float(row["road_iou"]) for row in rows] == [s["road_iou"] for s in found["scenes"]]
+    assert [row["scene"] for row in found["scenes"]] == [f"AOI_0_Test_chip{i}" for i in range(8)]
+    assert {row["tiles"] for row in found["scenes"]} == {4}
     alone = write_store(tmp_path / "one.zarr", splits=(0, 0, 1, 0, 0, 0, 0, 0))
     judged = judge(path, [alone])
     assert judged.metrics["road_iou"] == pytest.approx(found["scenes"][2]["road_iou"])
 
 
-def test_a_sweep_over_thresholds(checkpoint, store_path, command):
-    found = figures_of(checkpoint(), store_path, "--sweep")
-    printed = command(main, checkpoint(), store_path, "--sweep", *FP32).out
-    assert "precision" in printed
+def test_a_sweep_over_thresholds(checkpoint, store_path):
+    found = figures_of(checkpoint(), store_path)
     assert len(found["sweep"]) == 256
     half = found["sweep"][128]
     assert half["threshold"] == 0.5
@@ -307,7 +297,6 @@ def test_a_store_that_does_not_fit_is_refused(checkpoint, command, tmp_path, fac
     [
         (("--device", "xpu"), "--device xpu: torch"),
         (("--model", "none"), "--model helpers.tiny:build"),
-        (("--csv", "nowhere/figures.csv"), "nowhere does not exist"),
         (("--threshold", "2"), "--threshold"),
         (("--level", "99"), "level"),
     ],
