@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import geoprep.roads.scoring.apls as module
-from geoprep.roads.edge_points import cost_graph, distances_from
+from geoprep.roads.edge_points import cost_graph, spaced_points
 from geoprep.roads.formats.lines import network_from_lines
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.scoring.apls import apls
@@ -206,8 +206,6 @@ def test_several_blocks_and_threads_give_the_same_score(monkeypatch):
 
 @given(seed=st.integers(0, 1 << 30))
 def test_distances_are_those_of_networkx(seed):
-    """Also from nodes that follow from their neighbours, dead ends and nodes without edges."""
-    rng = np.random.default_rng(seed)
     made, _ = random_pair(seed)
     graph = cost_graph(made, "time")
     plain = nx.Graph()
@@ -215,12 +213,12 @@ def test_distances_are_those_of_networkx(seed):
     for (one, two), cost in zip(graph.ends.tolist(), graph.cost.tolist(), strict=True):
         known = plain.get_edge_data(one, two, {"weight": math.inf})["weight"]
         plain.add_edge(one, two, weight=min(known, cost))
-    nodes = np.flatnonzero(rng.random(graph.node_count) < rng.uniform(0.3, 1.2))
-    found = distances_from(graph.cheapest, nodes)
-    for row, node in zip(found, nodes.tolist(), strict=True):
-        paths = nx.single_source_dijkstra_path_length(plain, node)
-        expected = [paths.get(other, math.inf) for other in range(graph.node_count)]
-        np.testing.assert_allclose(row, expected)
+    found, rows = graph.from_ends(spaced_points(made, 50.0))
+    for edge, (first, last) in zip(spaced_points(made, 50.0).edge, rows, strict=True):
+        for row, node in zip((first, last), graph.ends[edge].tolist(), strict=True):
+            paths = nx.single_source_dijkstra_path_length(plain, node)
+            expected = [paths.get(other, math.inf) for other in range(graph.node_count)]
+            np.testing.assert_allclose(found[row], expected)
 
 
 # --- simple networks ---------------------------------------------------------------------------
