@@ -31,12 +31,13 @@ class SynthOptions:
     )
     scenes: int = option(24, "Number of scenes.", "N", least=1)
     out: Path = option(Path("data"), "Folder for the city.", "DIRECTORY", parse=local_output)
-    seed: int = option(0, "Random seed; each seed gives a different city.", "N")
+    seed: int = option(0, "Random seed; each seed gives a different city.", "N", least=0)
     product: tuple[Literal["PS-RGB", "PS-MS", "PAN"], ...] = option(
         ("PS-RGB",),
         "Imagery product, or several: PS-RGB (3 bands, uint8), PS-MS (8 bands, 11 bits in uint16) "
         "or PAN (1 band, 11 bits in uint16).",
     )
+    # 16-bit numbers tell the things in a scene apart.
     size: int = option(1300, "Side of a scene in pixels.", "PIXELS", least=64, most=4096)
     labels: Literal["roads", "classes"] = option(
         "roads",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from geoprep.errors import UsageError
 from geoprep.executors.threads import Threads
 from geoprep.sources.cities import City
 from geoprep.speed import NODATA
@@ -34,15 +33,6 @@ def synthesise(
     on_scene: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Draw a synthetic city into a folder, in the layout of its SpaceNet area of interest."""
-    unknown = [name for name in products if name not in PRODUCT_BANDS]
-    if unknown or not products:
-        raise UsageError(
-            "product",
-            f": cannot draw {', '.join(unknown) or 'no product'}: choose from "
-            f"{', '.join(PRODUCT_BANDS)}",
-        )
-    if seed < 0 or workers < 1:
-        raise UsageError(f"seed {seed} and {workers} workers: use a seed of 0 or more, workers 1+")
     plan = make_plan(city, scenes, seed, size)
     folder = Path(out) / city.aoi
     files.claim_folder(folder, plan)

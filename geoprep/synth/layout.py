@@ -17,7 +17,6 @@ from affine import Affine
 from numpy.typing import NDArray
 from pyproj import Geod
 
-from geoprep.errors import UsageError
 from geoprep.sources.cities import City
 
 Points = NDArray[np.float64]
@@ -27,8 +26,6 @@ Zones = Callable[[Points], Points]
 
 PIXEL_DEG = 2.7e-6
 """Side of a pixel in degrees, in both axes (measured on SpaceNet 3 chips)."""
-SIZES = (64, 4096)
-"""Fewest and most pixels per side of a chip; 16-bit ids tell the things in it apart."""
 CENTRES: Final = {
     "vegas": (-115.17, 36.17),
     "paris": (2.33, 48.95),
@@ -102,11 +99,6 @@ class Frame:
 
 def make_frame(city: City, scenes: int, size: int) -> Frame:
     """Lay out a city's chips."""
-    if scenes < 1 or not SIZES[0] <= size <= SIZES[1]:
-        raise UsageError(
-            f"cannot draw {scenes} scenes of {size} pixels: ask for at least 1 of "
-            f"{SIZES[0]} to {SIZES[1]} pixels"
-        )
     lon, lat = CENTRES[city.name]
     earth = Geod(ellps="WGS84")
     px = earth.inv(lon, lat, lon + 100 * PIXEL_DEG, lat)[2] / 100

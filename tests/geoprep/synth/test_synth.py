@@ -17,6 +17,7 @@ from pyproj import Geod
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.features import rasterize
 
+from geoprep import synthesize
 from geoprep.errors import UsageError
 from geoprep.sources.cities import CITIES, get_city
 from geoprep.synth import image as image_module
@@ -138,13 +139,13 @@ def test_other_parameters_are_refused(small, change):
         synthesise(small.parent, MOSCOW, **(SMALL | change))
 
 
-BAD = [{"products": ("RGB",)}, {"products": ()}, {"seed": -1}, {"scenes": 0}, {"size": 8}]
+BAD = [{"product": "RGB"}, {"seed": -1}, {"scenes": 0}, {"size": 8}, {"workers": 0}]
 
 
-@pytest.mark.parametrize("change", [*BAD, {"workers": 0}])
+@pytest.mark.parametrize("change", BAD)
 def test_what_cannot_be_drawn_is_refused(tmp_path, change):
     with pytest.raises(UsageError):
-        synthesise(tmp_path, MOSCOW, **(SMALL | change))
+        synthesize("moscow", out=tmp_path, **(SMALL | change))
     assert not any(tmp_path.iterdir())
 
 
