@@ -294,9 +294,6 @@ class ExportOptions:
     what: Literal["both", "image", "speed", "label"] = option(
         "both", "Arrays to export; the label is speed or label."
     )
-    coding: Literal["mph", "continuous", "binned"] = option(
-        "mph", "Values of the label: mph, or one of CRESI's two codings."
-    )
 
 
 @with_options(options_of(ExportOptions))

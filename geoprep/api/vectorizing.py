@@ -96,6 +96,8 @@ def vectorize(
     file = made(VectorizeFile, options)
     if file.out is not None:
         require_suffix(file.out, *NETWORK_SUFFIXES)
+        if file.out.suffix.lower() == ".geojson" and options.get("pixel_size"):
+            raise UsageError(f"{file.out}: `pixel_size` gives no CRS, as GeoJSON has. Write .gpkg")
     rasters = _Rasters(source, file, progress, options, transform, crs)
     with rasters.given_to(trace_rasters) as graph:
         network = RoadNetwork(graph)

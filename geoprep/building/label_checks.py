@@ -180,8 +180,7 @@ def check_shared_roads(
             raise LabelError(vector_label_failure(roads.name, usable[0]))
         placed = next(grid for grid in usable if grid.georeferenced)
         if len(roads.table.lines):
-            hint = roads.swapped(placed.bounds, placed.crs) or ". Check its CRS"
-            why = f"its features are at {roads.place()}{hint}"
+            why = f"its features are at {roads.place()}. Check its CRS"
         else:
             why = roads.table.unusable(placed.crs)
         raise LabelError(

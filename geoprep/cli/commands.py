@@ -126,8 +126,8 @@ COMPARE_HELP = """Find traced roads that a map lacks, and roads of the map that 
 
 MAP is OpenStreetMap data, a label file or a road network; PROPOSAL is a road network such as
 `geoprep vectorize` writes. Parts of roads are compared, by distance and heading. The GeoPackage has
-the layers missing, unconfirmed, matched and joins, which QGIS opens with colours. The missing roads
-are written beside it as GeoJSON, for review in JOSM. The map stays as it is.
+the layers missing, unconfirmed and matched, which QGIS opens with colours. The missing roads are
+written beside it as GeoJSON, for review in JOSM. The map stays as it is.
 
 \b
 geoprep compare map.osm.pbf city.gpkg --out changes.gpkg
@@ -310,8 +310,7 @@ cli.add_command(
         """Export scenes as GeoTIFF, image and label, or the footprints of all.
 
         The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of
-        tiles. Scenes that are not georeferenced can also be written as NAME.png. `geoprep
-        export-model` exports a model.
+        tiles. `geoprep export-model` exports a model.
         """,
         action=_export,
         short_help="Export scenes as GeoTIFF, or footprints.",

@@ -24,7 +24,6 @@ from geoprep.crs import (
     Bounds,
     beside,
     boxes_around,
-    is_geographic,
     reproject,
     transformer,
     turn_of,
@@ -93,7 +92,6 @@ class LabelFile:
         raise LabelError(
             f"{self.name}: none of its {counted(count, 'feature')} intersects the scene; its lines "
             f"are at {self.place()}, the scene is at {_lonlat(scene, crs)}"
-            f"{self.swapped(scene, crs)}"
         )
 
     def place(self) -> str:
@@ -117,15 +115,6 @@ class LabelFile:
 
     def _touches(self, scene: Bounds, crs: str) -> bool:
         return _cross(self.table.lines[self._near(scene, crs, 0.0)], self.table.crs, scene, crs)
-
-    def swapped(self, scene: Bounds, crs: str) -> str:
-        """Return a hint if coordinates are in the order latitude, longitude; else nothing."""
-        if not is_geographic(self.table.crs):
-            return ""
-        turned = shapely.transform(self.table.lines, lambda xy: xy[:, ::-1])
-        if not _cross(turned, self.table.crs, scene, crs):
-            return ""
-        return ": its coordinates are latitude first; swap them with ogr2ogr -swapxy fixed.geojson"
 
 
 def read_shapes(

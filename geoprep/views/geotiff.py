@@ -23,7 +23,7 @@ from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.outputs import check_outputs, require_suffix
 from geoprep.quiet import no_georeference_warning
-from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
+from geoprep.speed import NODATA
 from geoprep.storage.local_files import make_folder
 from geoprep.storage.output_files import replaced
 from geoprep.store.reader import StoreReader
@@ -44,13 +44,10 @@ if TYPE_CHECKING:
     from rasterio.io import DatasetWriter
 
 What = Literal["both", "image", "speed", "label"]
-Coding = Literal["mph", "continuous", "binned"]
 
 SUFFIXES = (".tif", ".tiff")
 ALL = "all"
 COLOURS = ("red", "green", "blue")
-_TABLES = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
-_MOST_PNG_BANDS = 4
 
 
 def export_scenes(
@@ -60,7 +57,6 @@ def export_scenes(
     *,
     level: int | None = None,
     what: What = "both",
-    coding: Coding = "mph",
     split: str | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
@@ -73,23 +69,19 @@ def export_scenes(
     if what == "speed" and meta.has_classes:
         raise UsageError(f"{store.location}: its labels are classes, not speeds. Export its label")
     arrays = {"both": ["image", meta.label_array], "image": ["image"]}.get(what, [meta.label_array])
-    if coding != "mph" and what != "image" and not meta.has_speeds:
-        raise UsageError(
-            f"{store.location}: its labels have no speeds to export as {coding}. Omit `coding`"
-        )
     if names and split is not None:
         raise UsageError("`scenes` and `split` both choose scenes: give one of them")
     if split is not None:
         names = scenes_in_split(store, split)
     if len(names) > 1 or ALL in names or split is not None:
-        if out.suffix.lower() in (*SUFFIXES, ".png"):
+        if out.suffix.lower() in SUFFIXES:
             raise UsageError(f"{out} is a file. Give a folder for several scenes")
         make_folder(out)
     chosen = chosen_scenes(store, names, arrays)
     planned: list[tuple[int, Grid, dict[str, Path]]] = []
     for scene in chosen:
         grid = exportable_grid(store, scene, level, arrays)
-        targets = _targets(out, str(store.scenes.id[scene]), arrays, plain=not grid.georeferenced)
+        targets = _targets(out, str(store.scenes.id[scene]), arrays)
         if store.scenes.status[scene] == "unlabelled":
             targets.pop(meta.label_array, None)
         planned.append((scene, grid, targets))
@@ -97,7 +89,7 @@ def export_scenes(
     check_outputs(*written, inputs=[store.location], overwrite=overwrite)
     for scene, grid, targets in planned:
         for array, path in targets.items():
-            _write(path, array, store, scene, level, grid, coding)
+            _write(path, array, store, scene, level, grid)
     return written
 
 
@@ -139,26 +131,24 @@ def exportable_grid(store: StoreReader, index: int, level: int, arrays: list[str
     return grid
 
 
-def _targets(out: Path, scene: str, arrays: list[str], *, plain: bool) -> dict[str, Path]:
+def _targets(out: Path, scene: str, arrays: list[str]) -> dict[str, Path]:
     """Return the file of each array to write."""
     if out.is_dir():
         out = out / f"{scene}.tif"
-    require_suffix(out, *SUFFIXES, *([".png"] if plain else []))
+    require_suffix(out, *SUFFIXES)
     others = {array: out.with_name(f"{out.stem}_{array}{out.suffix}") for array in arrays[1:]}
     return {arrays[0]: out, **others}
 
 
-def _write(
-    path: Path, array: str, store: StoreReader, scene: int, level: int, grid: Grid, coding: Coding
-) -> None:
+def _write(path: Path, array: str, store: StoreReader, scene: int, level: int, grid: Grid) -> None:
     """Write the image or the label of a scene, a row of tiles at a time."""
-    meta, table = store.meta, _TABLES.get(coding)
+    meta = store.meta
     is_image, is_classes = array == "image", array != "image" and meta.has_classes
-    nodata = 0 if is_image else NODATA if table is None else None
+    nodata = 0 if is_image else NODATA
     shape = Shape(
         *(1, grid.height, grid.width),
         samples=len(meta.bands) if is_image else 1,
-        fill=nodata or 0,
+        fill=nodata,
         differences=is_image,
     )
 
@@ -172,7 +162,7 @@ def _write(
         if is_image:
             _describe_image(file, meta.bands)
         else:
-            _describe_label(file, store, coding)
+            _describe_label(file, store)
 
     def halve(fine: NDArray[np.uint8], coarse: NDArray[np.uint8], _: bool) -> None:
         if is_image:
@@ -186,11 +176,8 @@ def _write(
     with _created(path, grid, shape, nodata, halve, describe) as writer:
         for top in range(0, grid.height, step):
             rows = range(top, min(top + step, grid.height))
-            if is_image:
-                writer.put(read_image(store, scene, level, rows))
-            else:
-                label = read_label(store, scene, level, rows)
-                writer.put(label if table is None else table[label])
+            read = read_image if is_image else read_label
+            writer.put(read(store, scene, level, rows))
     write_sidecar(path, grid.crs, store.classes.names if is_classes else ())
 
 
@@ -204,19 +191,18 @@ def _describe_image(file: DatasetWriter, bands: Sequence[str]) -> None:
     file.descriptions = bands
 
 
-def _describe_label(file: DatasetWriter, store: StoreReader, coding: Coding) -> None:
+def _describe_label(file: DatasetWriter, store: StoreReader) -> None:
     """Give a label its colours and its unit, or the names of its classes."""
     meta = store.meta
     if meta.has_classes:
         file.update_tags(CLASS_NAMES=json.dumps(list(store.classes.names)))
         file.descriptions = ["class"]
     else:
-        file.update_tags(SPEED_CODING=coding)
-        file.descriptions = [f"speed, {coding}" if meta.has_speeds else "road"]
-        file.units = ["mph" if meta.has_speeds and coding == "mph" else ""]
-    if coding == "mph":
-        colours = label_colours(store).tolist()
-        file.write_colormap(1, {i: (*rgb, 255) for i, rgb in enumerate(colours)})
+        file.update_tags(SPEED_CODING="mph")
+        file.descriptions = ["speed, mph" if meta.has_speeds else "road"]
+        file.units = ["mph" if meta.has_speeds else ""]
+    colours = label_colours(store).tolist()
+    file.write_colormap(1, {i: (*rgb, 255) for i, rgb in enumerate(colours)})
 
 
 def write_sidecar(path: Path, crs: str | None, classes: Sequence[str] = ()) -> None:
@@ -247,7 +233,7 @@ def _created(
     path: Path,
     grid: Grid,
     shape: Shape,
-    nodata: int | None,
+    nodata: int,
     halve: Halve,
     describe: Callable[[DatasetWriter], None],
 ) -> Iterator[CogWriter]:
@@ -256,11 +242,7 @@ def _created(
     Until then its tiles are in files without a name, so that nothing is left of a killed process.
     """
     import rasterio
-    from rasterio.shutil import copy
 
-    is_png = path.suffix.lower() == ".png"
-    if is_png and shape.samples > _MOST_PNG_BANDS:
-        raise UsageError(f"{path}: a PNG cannot hold {shape.samples} bands. Name it NAME.tif")
     place = {"crs": grid.crs, "transform": grid.transform} if grid.georeferenced else {}
     with (
         replaced(path) as partial,
@@ -273,11 +255,4 @@ def _created(
     ):
         yield writer
         tags = described(shape, "zstd", describe, nodata=nodata, **place)
-        whole = partial.with_suffix(".rough") if is_png else partial
-        try:
-            writer.finish(whole, tags)
-            if is_png:
-                copy(whole, partial, driver="PNG")
-        finally:
-            if is_png:
-                whole.unlink(missing_ok=True)
+        writer.finish(partial, tags)

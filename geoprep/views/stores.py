@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from geoprep.errors import UsageError
 from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import find_scene
 from geoprep.store.schema import SPLIT_NAMES, StoreMeta
@@ -132,22 +131,6 @@ class Store:
         from geoprep.views.footprints import table_of
 
         return table_of(self.reader, "tile").drop(columns="reason").set_index("tile")
-
-    def footprints(self, by: Literal["scene", "tile"] = "scene") -> gpd.GeoDataFrame:
-        """Return the georeferenced rows of `scenes` or `tiles` in EPSG:4326.
-
-        Raises
-        ------
-        UsageError
-            No scene is georeferenced, or ``by`` is another word.
-        """
-        if by not in ("scene", "tile"):
-            raise UsageError("by", f"{by!r}: use 'scene' or 'tile'")
-        frame = self.scenes if by == "scene" else self.tiles
-        frame = frame[frame.geometry.notna()]
-        if frame.empty:
-            raise UsageError(f"{self.location}: no scene is georeferenced, so none has a footprint")
-        return frame.to_crs("EPSG:4326")
 
     def to_xarray(
         self,

@@ -28,7 +28,7 @@ from geoprep.roads.formats.lines import joined
 from geoprep.roads.formats.style import plain_style_row
 from geoprep.roads.formats.table import edge_frame
 from geoprep.roads.graph import clipped, subnetwork, used
-from geoprep.roads.network import RoadGraph, in_crs, points
+from geoprep.roads.network import RoadGraph, in_crs
 from geoprep.roads.options import CompareOptions
 from geoprep.storage.output_files import replaced
 
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-_JOIN_M: Final = 30.0
-"""Distance up to which a missing road would join the map."""
-_NODE_M: Final = 10.0
-"""A node is joined if it is farther away than the road by at most this."""
 _COLOURS: Final = {
     "matched": (120, 120, 120),
     "unconfirmed": (255, 127, 0),
@@ -58,7 +54,6 @@ class RoadChanges:
     missing: gpd.GeoDataFrame  # roads of the proposal that the map lacks
     unconfirmed: gpd.GeoDataFrame  # roads of the map that the proposal lacks
     matched: gpd.GeoDataFrame  # roads of the map that the proposal has
-    joins: gpd.GeoDataFrame  # places where missing roads would join the map
     offset: Offset  # by which the proposal must be moved to lie on the map
     network: RoadGraph  # the missing roads, connected
 
@@ -93,7 +88,6 @@ class RoadChanges:
         with replaced(Path(path)) as partial:
             for layer in _COLOURS:
                 write_layer(getattr(self, layer), partial, layer, "LineString")
-            write_layer(self.joins, partial, "joins", "Point")
             styles = [plain_style_row(layer, colour) for layer, colour in _COLOURS.items()]
             write_layer(pd.concat(styles), partial, "layer_styles", None)
         if self.network.crs is not None:
@@ -155,11 +149,10 @@ def compare_networks(
         known_ways = portions(other, back, within_m=within, least_m=least)
         matched.append(_matched(known_ways, back, other, missing))
         missing = used(subnetwork(found.network, found.unmatched))
-    joins, nodes = _joins(missing, around)
-    frame = _frame(missing).assign(join_from=nodes[:, 0], join_to=nodes[:, 1])
     unconfirmed = _frame(subnetwork(known.network, known.unmatched))
     layers = pd.concat([layer for layer in matched if len(layer)] or matched[:1])
-    return RoadChanges(frame, unconfirmed, layers.reset_index(drop=True), joins, offset, missing)
+    layers = layers.reset_index(drop=True)
+    return RoadChanges(_frame(missing), unconfirmed, layers, offset, missing)
 
 
 def _frame(network: RoadGraph) -> gpd.GeoDataFrame:
@@ -200,31 +193,3 @@ def _differences(
         "offset_m": mean(back.distance_m[near], run),
         "speed_difference_mph": mean(speed[given], run[given]),
     }
-
-
-def _joins(missing: RoadGraph, roads: RoadGraph) -> tuple[gpd.GeoDataFrame, Floats]:
-    """Return where missing roads would join a map, and the nodes of the map there (road, 2).
-
-    An end that is near a road of the map joins the nearer end of that road if it is hardly farther
-    away, else the nearest place on it, which has no node yet.
-    """
-    import geopandas as gpd
-
-    node, row = np.unique(missing.ends.reshape(-1), return_index=True)
-    tips = points(missing.nodes[node])
-    (tip, edge), away = shapely.STRtree(roads.lines).query_nearest(
-        tips, max_distance=_JOIN_M, return_distance=True, all_matches=False
-    )
-    ends = points(roads.nodes)[roads.ends[edge]].reshape(-1, 2)
-    to_ends = shapely.distance(tips[tip][:, None], ends)
-    nearer, rows = to_ends.argmin(axis=1), np.arange(len(tip))
-    is_node = to_ends[rows, nearer] <= away + _NODE_M
-    on_road = shapely.get_point(shapely.shortest_line(roads.lines[edge], tips[tip]), 0)
-    place = np.where(is_node, ends[rows, nearer], on_road)
-    number = np.where(is_node, roads.ends[edge, nearer], np.nan)
-    of_node = np.full(len(missing.nodes), np.nan)
-    of_node[node[tip]] = number
-    columns = {"missing": row[tip] // 2, "map_node": number}
-    distance = np.round(shapely.distance(tips[tip], place), 2)
-    frame = gpd.GeoDataFrame(columns | {"distance_m": distance}, geometry=place, crs=missing.crs)
-    return frame, of_node[missing.ends]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +21,7 @@ from geoprep.crs import LONLAT, crs_name, middle_of, moved, unwrapped, utm_crs
 from geoprep.errors import GeoprepWarning, LabelError, SourceError, UsageError
 from geoprep.labels.attributes import OTHER_WAYS, names_roads
 from geoprep.labels.label_options import SpeedRule
-from geoprep.labels.vector_names import GEOJSON_SUFFIXES, OSM_SUFFIXES
+from geoprep.labels.vector_names import OSM_SUFFIXES
 from geoprep.outputs import require_suffix
 from geoprep.roads.formats.lines import network_of_labels
 from geoprep.roads.formats.style import style_row
@@ -48,11 +46,8 @@ if TYPE_CHECKING:
 EDGES: Final = "edges"
 _DECIMALS: Final = 8
 """Decimal places of a degree: 1 mm."""
-_PLANE_DECIMALS: Final = 3
 _HALF_TURN: Final = 180.0
-_NULL_CRS: Final = re.compile(rb'"crs"\s*:\s*null')
 _OVERTURE: Final = {"subtype", "class"}
-_COLLECTION: Final = '"type": "FeatureCollection",'
 _GEOPARQUET: Final = "1.1.0"
 
 
@@ -66,6 +61,8 @@ def write_network(network: RoadGraph, path: str | os.PathLike[str]) -> None:
     path = Path(path)
     require_suffix(path, *NETWORK_SUFFIXES)
     check_network(network, str(path))
+    if network.crs is None and path.suffix.lower() == ".geojson":
+        raise UsageError(f"{path}: the network is not georeferenced, as GeoJSON is. Write .gpkg")
     with replaced(path) as partial:
         _WRITERS[path.suffix.lower()](network, partial)
 
@@ -106,26 +103,15 @@ def write_layer(
 
 
 def _write_geojson(network: RoadGraph, path: Path) -> None:
-    """Write longitude and latitude, or metres with ``"crs": null``, as the draft of 2008 has it.
-
-    A line across 180 degrees is cut there, as RFC 7946 asks.
-    """
+    """Write longitude and latitude; a line across 180 degrees is cut there, as RFC 7946 asks."""
     import geopandas as gpd
 
-    frame = edge_frame(network, rounded=True).round(4)
-    is_plane = frame.crs is None
-    frame = frame if is_plane else frame.to_crs(LONLAT)
-    decimals = _PLANE_DECIMALS if is_plane else _DECIMALS
-    lines = frame.geometry.to_numpy()
-    lines = lines if is_plane else np.array([_cut_at_180(line) for line in lines], object)
-    rounded = shapely.transform(lines, lambda xy: np.round(xy, decimals))
+    frame = edge_frame(network, rounded=True).round(4).to_crs(LONLAT)
+    lines = np.array([_cut_at_180(line) for line in frame.geometry], object)
+    rounded = shapely.transform(lines, lambda xy: np.round(xy, _DECIMALS))
     # Without a CRS: RFC 7946 has no member for it.
     frame = gpd.GeoDataFrame(frame.drop(columns="geometry"), geometry=rounded)
     write_layer(frame, path, EDGES, "Unknown", driver="GeoJSON", WRITE_NAME="NO")
-    if is_plane:
-        text = path.read_text(encoding="utf-8")
-        text = text.replace(_COLLECTION, f'{_COLLECTION}\n"crs": null,', 1)
-        path.write_text(text, encoding="utf-8")
 
 
 def _cut_at_180(line: shapely.LineString) -> shapely.Geometry:
@@ -245,7 +231,7 @@ def _network_of(file: VectorFile, path: Path, layer: Layer | None) -> RoadGraph:
         layer = lines[(networks or list(lines))[0]]
     import geopandas as gpd
 
-    crs = None if _is_plane(path) else crs_name(layer.crs)
+    crs = crs_name(layer.crs)
     features = file.read([replace(layer, crs=crs or LONLAT)], READ_COLUMNS)
     wrong = next((number for number, note in enumerate(features.notes) if note), None)
     if wrong is not None:
@@ -285,14 +271,6 @@ def _open_graphml(path: Path) -> VectorFile:
     except (shapely.errors.ShapelyError, pyproj.exceptions.CRSError) as error:
         raise SourceError(f"{path}: a geometry or the CRS is invalid: {error}") from error
     return VectorFile.of_frame(frame, path)
-
-
-def _is_plane(path: Path) -> bool:
-    """Return whether a GeoJSON file says that it has no CRS; GDAL takes it for degrees."""
-    if path.suffix.lower() not in GEOJSON_SUFFIXES:
-        return False
-    data = path.read_bytes()
-    return _NULL_CRS.search(data) is not None and json.loads(data).get("crs", "") is None
 
 
 def read_labels(

@@ -42,7 +42,7 @@ COMMANDS = {
     ),
     "export": (
         "export_scenes",
-        "o.zarr --scene s --split val --out a --overwrite --level 9 --what image --coding binned",
+        "o.zarr --scene s --split val --out a --overwrite --level 9 --what image",
     ),
     "vectorize": (
         "vectorize",

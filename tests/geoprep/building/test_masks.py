@@ -201,9 +201,6 @@ def test_exported_masks_can_be_built_again(masked, tmp_path):
     again = Scene("s1", str(tmp_path / "in" / "s1.tif"), str(mask))
     store = build_of(tmp_path / "again.zarr", [again], label_values="254")
     np.testing.assert_array_equal(store.speed()[0], codes_of(drawn(1)))
-    for coding in ("binned", "continuous"):
-        with pytest.raises(UsageError, match="no speeds to export"):
-            export_scenes(masked, "s1", tmp_path / "x.tif", coding=coding)
 
 
 # --- options ------------------------------------------------------------------------------------

@@ -86,19 +86,10 @@ def test_all_views_show_images_without_georeference(store, pictures, tmp_path):
     with rasterio.open(tmp_path / "out" / "p2.tif") as made:
         assert (made.crs, made.transform) == (None, Affine.identity())
         np.testing.assert_array_equal(made.read(), pictures["p2"])
-    (path,) = export_scenes(store, ["p1"], tmp_path / "p1.png")
-    with rasterio.open(path) as made:
-        assert made.driver == "PNG"
-        np.testing.assert_array_equal(made.read(), pictures["p1"])
-    assert sorted(p.name for p in tmp_path.iterdir()) == [*("out", "p1.png", "sheet.png")]
     data = geoprep.open_store(store.location).to_xarray(scene="p1")
     np.testing.assert_array_equal(data.image.values, pictures["p1"])
     assert set(data.spatial_ref.attrs) == {"GeoTransform"}
     assert not {"x", "y"} & set(data.coords)
-    with pytest.raises(
-        UsageError, match=r"placed\.png: use .* ends in \.tif"
-    ):  # a PNG has no place
-        export_scenes(store, ["placed"], tmp_path / "placed.png")
 
 
 def test_footprints_omit_images_without_georeference(store, folder, tmp_path):

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from affine import Affine
-from helpers.factory import PLACES, Place, build_of, plan_of, row_of_scenes, texture, write_scene
+from helpers.factory import PLACES, build_of, plan_of, row_of_scenes, texture, write_scene
 from helpers.geojson import feature, write_features
 
 from geoprep.building.run import build
@@ -66,20 +65,6 @@ def test_a_label_with_nothing_in_the_scene_fails_it_alone(labelled, tmp_path, ca
     assert f"{case}.geojson" in store.scenes.reason[0]
     assert (store.speed()[...][store.tiles.scene == 0] == 255).all()
     assert store.speed()[...][store.tiles.scene == 1].any()
-
-
-def test_swapped_coordinates_are_recognised(tmp_path):
-    """In Ethiopia both ways round are places on Earth."""
-    place = Place("EPSG:4326", Affine(2.7e-6, 0, 37.6, 0, -2.7e-6, 9.0))
-    scene = write_scene(tmp_path, "swapped", texture(SIDE, SIDE), place)
-    x, y = corner(place)
-    write_features(Path(scene.label), [line((y, x), (y + STEP, x))])
-    store = build_of(tmp_path / "a.zarr", [scene])
-    assert store.scenes.status.tolist() == ["failed"]
-    assert "latitude first" in store.scenes.reason[0]
-    shared = SourceScenes((Scene("a", scene.image, None),), "x", shared_label=scene.label)
-    with pytest.raises(LabelError, match="latitude first"):
-        plan_of(shared)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from geoprep.cog.spool import Spool
 from geoprep.errors import ImageError, OutputError, UsageError
 from geoprep.palette import speed_colours
 from geoprep.roads.centrelines.opening import open_raster
-from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
 from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import read_label
 from geoprep.views.footprints import export_footprints
@@ -139,17 +138,6 @@ def test_an_exported_label_of_classes_names_them_and_is_no_road_network(tmp_path
     assert class_names(label) == names  # which polygonize reads
     with pytest.raises(ImageError, match="`geoprep polygonize` makes polygons of classes"):
         open_raster(label)
-
-
-@pytest.mark.parametrize(
-    ("coding", "table"), [("continuous", CONTINUOUS_TABLE), ("binned", BINNED_TABLE)]
-)
-def test_mask_in_other_coding_is_its_lookup(store, tmp_path, coding, table):
-    (mask,) = export_scenes(store, "city_border", tmp_path / "m.tif", what="speed", coding=coding)
-    index = list(store.scenes.id).index("city_border")
-    with rasterio.open(mask) as made:
-        assert made.nodata is None
-        np.testing.assert_array_equal(made.read(1), table[read_label(store, index)])
 
 
 def test_files_are_named_after_out_or_after_the_scene(store, tmp_path):

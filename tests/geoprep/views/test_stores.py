@@ -52,15 +52,6 @@ def test_tiles_are_in_the_order_of_the_store(store):
     assert set(tiles["split"]) <= {"train", "val", "test", "unused"}
 
 
-def test_footprints_are_georeferenced_rows_in_lon_lat(store):
-    footprints = store.footprints()
-    assert footprints.crs.to_epsg() == 4326
-    assert footprints.geometry.notna().all()
-    assert len(store.footprints(by="tile")) >= len(footprints)
-    with pytest.raises(UsageError, match="by"):
-        store.footprints(by="city")
-
-
 def test_xarray_reads_the_pixels_of_a_level(store, monkeypatch):
     level = store.meta.levels[0]
     with monkeypatch.context() as patch:

@@ -12,7 +12,8 @@ from helpers.roads import lengths
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geoprep.errors import GeoprepError, GeoprepWarning
+from geoprep import vectorize
+from geoprep.errors import GeoprepError, GeoprepWarning, UsageError
 from geoprep.roads.formats.files import read_if_network, read_network, write_network
 from geoprep.roads.formats.lines import joined, network_from_lines, normal_form
 from geoprep.roads.formats.table import network_of_frame
@@ -173,11 +174,10 @@ def test_segments_of_overture_are_read_with_the_speeds_of_their_classes(tmp_path
     assert network.speed_mph.tolist() == [45]
 
 
-def test_a_file_says_anywhere_that_it_has_no_crs(tmp_path):
-    network = form([ROAD], crs=None)
-    write_network(network, tmp_path / "a.geojson")
-    document = json.loads((tmp_path / "a.geojson").read_text())
-    assert document.pop("crs", 0) is None
-    document = {"type": document["type"], "note": "x" * 70_000, **document, "crs": None}
-    (tmp_path / "a.geojson").write_text(json.dumps(document))
-    assert read_network(tmp_path / "a.geojson").crs is None
+def test_a_plane_is_not_written_as_geojson(tmp_path):
+    out = tmp_path / "a.geojson"
+    with pytest.raises(UsageError, match=r"a\.geojson: the network is not georeferenced"):
+        write_network(form([ROAD], crs=None), out)
+    with pytest.raises(UsageError, match=r"a\.geojson: .*no CRS.*\.gpkg"):
+        vectorize(np.zeros((9, 9), np.uint8), pixel_size=1.0, out=out)
+    assert not out.exists()
