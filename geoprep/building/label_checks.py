@@ -79,9 +79,7 @@ def check_kinds(sources: Sequence[SourceScenes], options: BuildOptions) -> None:
 def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
     """Refuse options for the other kind of labels."""
     of_rasters = {"label_nodata": options.label_nodata, "tolerance": options.tolerance or None}
-    of_vectors = {
-        name: getattr(options, name) for name in ("class_field", "width_field", "layer", "where")
-    }
+    of_vectors = {name: getattr(options, name) for name in ("class_field", "layer", "where")}
     for name, value in (of_rasters if vectors else of_vectors).items():
         if value is not None:
             kinds = ("raster", "vectors") if vectors else ("vector", "rasters")

@@ -32,7 +32,7 @@ MOST_SHARD_TILES: Final = 10_000
 """Every shard ends in an index of 16 bytes per tile, whose length does not depend on the tiles."""
 
 _NOT_OF_CLASSES: Final = (
-    *("label_values", "label_speeds", "speed_from", "speed_field", "speed_unit", "schema", "areas"),
+    *("label_values", "label_speeds", "speed_from", "speed_field", "speed_unit", "schema"),
 )
 
 
@@ -406,6 +406,8 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
             value = getattr(self, field.name)
             if value != field.default or not field.metadata["option"].sparse:
                 attrs[field.name] = list(value) if isinstance(value, tuple) else value
+            if field.name == "buffer":
+                attrs["width_field"] = None  # an option of earlier builds, whose bytes stay equal
         if self.classes is not None:
             attrs["classes"] = json.loads(self.classes)
         else:

@@ -261,7 +261,7 @@ def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:
     valid = tiles.valid_fraction[usable].astype(float)
     roads, labelled = float((tiles.road_fraction[usable] * valid).sum()), float(valid.sum())
     rasters = plan.options.mask_rule is not None
-    fix = "`label_values`" if rasters else "`layer`, `where` and `areas`"
+    fix = "`label_values`" if rasters else "`layer` and `where`"
     if roads > _HIGH_ROAD_SHARE * labelled:
         yield (
             f"{_unlabelled(plan, rasters)}{roads / labelled:.1%} of the labelled pixels of the "

@@ -200,4 +200,4 @@ def _read_outlines(scene: Planned, task: ShardTask) -> _Outlines:
         margin_m=options.half_width,
         scene=None if shared else grid.bounds,
     )
-    return LabelOutlines.of(roads, grid, roads.half_widths(options.half_width)), dict(roads.notes)
+    return LabelOutlines.of(roads, grid, options.half_width), dict(roads.notes)

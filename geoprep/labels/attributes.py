@@ -105,9 +105,6 @@ _LISTED: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"|([^\s,;'\"\[\]{}:]+)")
 _MOST_SHOWN: Final = 40
 _SAME_SPEED_DIGITS: Final = 6
 _INFERRED: Final = "speed field inferred: maxspeed disagrees"
-_WIDTH_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(?:m|metres|meters)")
-MOST_WIDTH_M: Final = 200.0
-"""The widest motorways have some 26 lanes, 160 m; larger values are errors or in other units."""
 
 _NULL_TEXTS: Final = frozenset({"", "none", "null", "nan", "n/a"})
 
@@ -255,34 +252,6 @@ def road_speeds(
             differs = abs(_to_mph(road.get("maxspeed"), "kmh")[0] - mph) > 0.1  # not for NaN
             speeds.append(RoadSpeed(mph, (_INFERRED,) if differs else ()))
     return speeds
-
-
-def road_widths(
-    roads: Sequence[Attributes], fields: Collection[str], rule: SpeedRule, name: str
-) -> tuple[list[float], list[str]]:
-    """Return the full width of every road in metres, NaN where unknown, and a note on each."""
-    field = rule.width_field
-    if field is None or not roads:
-        return [math.nan] * len(roads), [""] * len(roads)
-    if field not in fields:
-        raise LabelError(
-            f"{name}: no width field {field}; its fields: "
-            f"{', '.join(sorted(fields)) or 'none'}. Name one of them as `width_field`, or leave "
-            "it out: `buffer` then applies to all roads"
-        )
-    widths, notes = zip(*(_to_metres(road.get(field)) for road in roads), strict=True)
-    return list(widths), list(notes)
-
-
-def _to_metres(value: object) -> tuple[float, str]:
-    if is_null(value):
-        return math.nan, "width missing"
-    if isinstance(value, str) and (match := _WIDTH_TEXT.fullmatch(value.strip().lower())):
-        value = match[1]
-    width = finite_number(value)
-    if width is None:
-        return math.nan, "width unknown"
-    return (width, "") if 0 < width <= MOST_WIDTH_M else (math.nan, "width out of range")
 
 
 def _from_fields(road: Attributes, fields: Mapping[str, str]) -> tuple[float, str]:

@@ -55,7 +55,8 @@ class LabelOutlines:
     """
 
     shapes: NDArray[np.object_]  # (roads,) lines to widen, and polygons
-    half_width: NDArray[np.float64]  # (roads,) of lines, in metres; 0 for polygons
+    is_line: NDArray[np.bool_]  # (roads,)
+    half_width: float  # of lines, in metres
     value: NDArray[np.uint8]  # (roads,) label bytes
     tree: shapely.STRtree  # of the shapes
     utm: str
@@ -63,18 +64,14 @@ class LabelOutlines:
 
     @classmethod
     def of(
-        cls,
-        roads: LabelShapes,
-        grid: Grid,
-        buffer_m: float | NDArray[np.float64] = DEFAULT_BUFFER_M,
+        cls, roads: LabelShapes, grid: Grid, buffer_m: float = DEFAULT_BUFFER_M
     ) -> LabelOutlines:
         """Return the roads of a scene on a grid.
 
-        Lines and points are widened by ``buffer_m`` metres on either side, one value or one per
-        shape, in the UTM zone of the scene; those outside its domain are left out.
+        Lines and points are widened by ``buffer_m`` metres on either side in the UTM zone of the
+        scene; those outside its domain are left out.
         """
-        half_width = np.broadcast_to(np.asarray(buffer_m, np.float64), roads.lines.shape)
-        if not np.all(np.asarray(buffer_m) > 0):
+        if not buffer_m > 0:
             raise UsageError("buffer", f"{buffer_m} m: must be larger than 0")
         utm = buffer_crs(grid)
         is_area = shapely.get_dimensions(roads.lines) == 2
@@ -88,20 +85,18 @@ class LabelOutlines:
                 f"{roads.name}: features at {place} are not on Earth; check their CRS {roads.crs}"
             )
         shapes, value = shapes[reached], roads.value[reached]
-        half_width, dimensions = half_width[reached], shapely.get_dimensions(shapes)
-        points = dimensions == 0
-        shapes[points] = shapely.buffer(shapes[points], half_width[points])
-        half_width = np.where(dimensions == 1, half_width, 0.0)
-        tangles = _tangles(shapes, half_width)
+        points = shapely.get_dimensions(shapes) == 0
+        shapes[points] = shapely.buffer(shapes[points], buffer_m)
+        tangles = _tangles(shapes, buffer_m)
         pieces = [
-            shapely.buffer(_pieces(shapes[i]), half_width[i], quad_segs=_QUADRANT_SEGMENTS)
+            shapely.buffer(_pieces(shapes[i]), buffer_m, quad_segs=_QUADRANT_SEGMENTS)
             for i in tangles
         ]
-        half_width[tangles] = 0.0
         whole = np.setdiff1d(np.arange(len(shapes)), tangles)
         road = np.concatenate([whole, np.repeat(tangles, [len(each) for each in pieces])])
         shapes = np.concatenate([shapes[whole], *pieces])
-        return cls(shapes, half_width[road], value[road], shapely.STRtree(shapes), utm, roads.name)
+        is_line, tree = shapely.get_dimensions(shapes) == 1, shapely.STRtree(shapes)
+        return cls(shapes, is_line, buffer_m, value[road], tree, utm, roads.name)
 
     def within(self, window: Grid) -> Shapes:
         """Return what is to be drawn on the grid of a window of the scene."""
@@ -134,12 +129,11 @@ class LabelOutlines:
 
     def _near(self, window: Grid) -> tuple[NDArray[np.intp], bool]:
         """Return the roads of a window, with the lines that cross these if they can be united."""
-        widest = self.half_width.max(initial=0.0)
         outline = window.outline_in(self.utm)
         if not np.isfinite(outline.bounds).all():  # it extends beyond the domain of the zone
             return np.arange(len(self.shapes)), len(self.shapes) ** 2 <= _MOST_CROSSINGS
         # Its sides are curves, here of short segments.
-        near = self.tree.query(outline, "dwithin", distance=widest + outline.length / 1000)
+        near = self.tree.query(outline, "dwithin", distance=self.half_width + outline.length / 1000)
         roads = np.union1d(near, self._crossing(near))
         if len(self._crossing(roads)) > 2 * _MOST_CROSSINGS:
             return np.sort(near), False
@@ -147,33 +141,28 @@ class LabelOutlines:
 
     def _crossing(self, roads: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the lines of the same value that cross each of some lines, itself included."""
-        lines = roads[self.half_width[roads] > 0]
-        distance = self.half_width[lines] + self.half_width.max(initial=0.0)
-        line, other = self.tree.query(self.shapes[lines], "dwithin", distance=distance)
-        alike = (self.value[lines[line]] == self.value[other]) & (self.half_width[other] > 0)
+        lines = roads[self.is_line[roads]]
+        line, other = self.tree.query(self.shapes[lines], "dwithin", distance=2 * self.half_width)
+        alike = (self.value[lines[line]] == self.value[other]) & self.is_line[other]
         crossing: NDArray[np.intp] = other[alike]
         return crossing
 
     def _outlines(self, roads: NDArray[np.intp], united: bool) -> NDArray[np.object_]:
         """Return the outlines of roads of one value, those of all lines as one if ``united``."""
-        is_line = self.half_width[roads] > 0
+        is_line = self.is_line[roads]
         polygons, lines = self.shapes[roads[~is_line]], self.shapes[roads[is_line]]
-        half_width = self.half_width[roads[is_line]]
-        if united:  # widened as one geometry, lines of one width are united in half of the time
-            widths = np.unique(half_width)
-            alike = [shapely.multilinestrings(lines[half_width == width]) for width in widths]
-            lines, half_width = np.array(alike, object), widths
-        outlines = shapely.buffer(lines, half_width, quad_segs=_QUADRANT_SEGMENTS)
         if united:
-            outlines = np.array([shapely.union_all(outlines)], object)
+            lines = np.array([shapely.multilinestrings(lines)], object)
+        outlines = shapely.buffer(lines, self.half_width, quad_segs=_QUADRANT_SEGMENTS)
         outlines = np.concatenate([polygons, outlines])
         return outlines[~shapely.is_empty(outlines)]  # a buffer of 1e-9 m, say
 
 
-def _tangles(lines: NDArray[np.object_], half_width: NDArray[np.float64]) -> NDArray[np.intp]:
+def _tangles(shapes: NDArray[np.object_], half_width: float) -> NDArray[np.intp]:
     """Return the lines that take GEOS hours to widen, since they lie over themselves."""
-    long = np.flatnonzero((half_width > 0) & (shapely.get_num_coordinates(lines) > _LONG))
-    pairs = np.array([_near_pairs(lines[i], half_width[i]) for i in long])
+    is_line = shapely.get_dimensions(shapes) == 1
+    long = np.flatnonzero(is_line & (shapely.get_num_coordinates(shapes) > _LONG))
+    pairs = np.array([_near_pairs(shapes[i], half_width) for i in long])
     return long[(pairs > _TANGLE) & (np.cumsum(pairs) > _MOST_CROSSINGS)]
 
 

@@ -18,7 +18,6 @@ Schema = Literal["auto", "sn3", "sn5", "osm"]
 SpeedFrom = Literal["attributes", "field", "auto"]
 SpeedUnit = Literal["mph", "kmh", "mps"]
 LabelSpeeds = Literal["mph", "kmh", "bins"]
-Areas = Literal["auto", "road", "ignore"]
 
 DEFAULT_BUFFER_M: Final = 2.0
 MOST_BUFFER_M: Final = 100.0
@@ -63,11 +62,6 @@ class RoadOptions:
         above=0,
         most=MOST_BUFFER_M,
     )
-    width_field: str | None = _vectors(
-        None,
-        "Attribute that holds the full road width in metres. Lines without a value get `buffer`.",
-        "NAME",
-    )
     layer: str | None = _vectors(
         None,
         "Layer of the label file.  [default: the layer with road attributes]",
@@ -81,16 +75,10 @@ class RoadOptions:
         "SQL",
         sparse=True,
     )
-    areas: Areas = _vectors(
-        "auto",
-        "Polygons in labels; auto: roads if the file has road attributes or `where` selects "
-        "them, refused otherwise; road: all are roads; ignore: all are left out.",
-        sparse=True,
-    )
 
     @property
     def half_width(self) -> float:
-        """Metres on either side of lines whose width is not known."""
+        """Metres on either side of lines."""
         return DEFAULT_BUFFER_M if self.buffer is None else self.buffer
 
     def __post_init__(self) -> None:
@@ -104,6 +92,7 @@ class SpeedRule(RoadOptions):
     """The rule of one vector file: speeds of its features or, with ``classes``, their classes."""
 
     classes: Classes | None = None
+    lines_only: bool = False  # areas are left out, whatever they are
 
     @property
     def fields(self) -> Mapping[str, str]:

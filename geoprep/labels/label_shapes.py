@@ -59,7 +59,6 @@ class LabelFile:
 
     def roads_within(self, bounds: Bounds, bounds_crs: str, margin_m: float) -> LabelShapes:
         """Return the roads that intersect some bounds and a margin in metres around them."""
-        margin_m = max(margin_m, self.table.widest)
         return self.table.roads_at(self._near(bounds, bounds_crs, margin_m))
 
     def covers(self, scene: Bounds, crs: str) -> bool:

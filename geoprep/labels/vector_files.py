@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -18,14 +18,19 @@ from numpy.typing import NDArray
 from geoprep.crs import reproject
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import Attributes
-from geoprep.labels.osm_files import AREA, LOST, PBF_DATA, prepare_osm
 from geoprep.labels.vector_checks import (
     bytes_of,
     require_crs,
     require_known_crs,
     require_whole_shapefile,
 )
-from geoprep.labels.vector_names import GEOJSON_SUFFIXES, LINE_TYPES, PARQUET_SUFFIXES, open_options
+from geoprep.labels.vector_names import (
+    GEOJSON_SUFFIXES,
+    LINE_TYPES,
+    OSM_SUFFIXES,
+    PARQUET_SUFFIXES,
+    open_options,
+)
 from geoprep.storage.local_files import require_pyarrow
 
 _LATIN_1: Final = "ISO-8859-1"
@@ -33,6 +38,9 @@ _UNKNOWN_ENCODING: Final = (
     f"text read as {_LATIN_1}, since the Shapefile states no encoding: write it to a file of the "
     "same name with the suffix .cpg, such as: echo CP1251 > roads.cpg"
 )
+LOST: Final = "OpenStreetMap objects without coordinates"
+_PBF_DATA: Final = b"OSMData"
+"""Type of the blocks with objects, in a ``.pbf`` file."""
 UNSELECTED: Final = "no feature is selected by `where`"
 _MOST_SAMPLED: Final = 100_000
 """Features of a layer whose attributes are read to see what it holds."""
@@ -110,8 +118,6 @@ class VectorFile:
     present: str  # all layers, for messages
     where: str | None = None  # SQL condition that selects features
     frame: Any = None  # GeoDataFrame, of a format that GDAL does not read
-    # By id, of OpenStreetMap objects that lack nodes.
-    problems: Mapping[str, str] = field(default_factory=dict)
     encoding: str | None = None  # of text; None: what the file states
     points: bool = False  # whether these are read, and layers of them listed
 
@@ -153,7 +159,6 @@ class VectorFile:
             kind, crs = meta["geometry_type"] or "", meta["crs"] or ""
             layer = Layer(0, stem, kind, crs, tuple(meta["fields"]), content)
             return cls(source, name, {stem: layer}, str(layer), where, points=points)
-        source, problems = prepare_osm(source, name) if suffix == ".osm" else (source, {})
         listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
         present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed)
         layers, kinds = {}, (*LINE_TYPES, "Polygon", *(["Point"] if points else []))
@@ -163,7 +168,7 @@ class VectorFile:
                 kind, crs = info["geometry_type"] or "", info["crs"] or ""
                 layers[layer_name] = Layer(index, layer_name, kind, crs, tuple(info["fields"]))
         shown = present or "none"
-        return cls(source, name, layers, shown, where, None, problems, encoding, points)
+        return cls(source, name, layers, shown, where, None, encoding, points)
 
     @classmethod
     def of_frame(cls, frame: Any, source: Path | bytes, name: str = "") -> VectorFile:  # noqa: ANN401 - a GeoDataFrame
@@ -208,18 +213,14 @@ class VectorFile:
         names: list[str] = []
         for layer in layers:
             require_crs(layer.crs, self.name)
-            wanted = {*fields, *(["osm_id"] if self.problems else [])}
-            geometry, rows = self._content(layer, [name for name in layer.fields if name in wanted])
+            geometry, rows = self._content(layer, [name for name in layer.fields if name in fields])
             parts, feature_of_part, problems = _parts(geometry, self.points)
             shapes.append(reproject(parts, layer.crs, layers[0].crs))
             feature.append(feature_of_part + len(notes))
-            notes += [
-                note or self.problems.get(str(row.get("osm_id")), "")
-                for note, row in zip(problems, rows, strict=True)
-            ]
+            notes += problems
             attributes += rows
             names += [layer.name] * len(problems)
-        file_notes, names_of_layers = [], {layer.name for layer in layers}
+        file_notes = []
         values = (value for row in attributes for value in row.values())
         if self.encoding == _LATIN_1 and any(
             isinstance(v, str) and not v.isascii() for v in values
@@ -227,13 +228,8 @@ class VectorFile:
             file_notes.append(_UNKNOWN_ENCODING)
         if self.where is not None and not notes and self._count(layers):
             file_notes.append(UNSELECTED)
-        if AREA in self.problems.values() and "multipolygons" not in names_of_layers:
-            file_notes.append(AREA)
-        lost = sum(problem == LOST for problem in self.problems.values())
-        lost = lost or (not notes and self._is_pbf_without_nodes())
-        notes += [LOST] * lost
-        attributes += [{}] * lost
-        names += [layers[0].name] * lost
+        if not notes and self._is_osm_without_nodes():
+            notes, attributes, names = [LOST], [{}], [layers[0].name]
         known = frozenset(field for layer in layers for field in layer.fields)
         joined = np.concatenate(shapes), np.concatenate(feature)
         return Features(
@@ -271,15 +267,16 @@ class VectorFile:
                 pyogrio.raw.read, path, self.name, force_2d=True, **options, **self._options()
             )
 
-    def _is_pbf_without_nodes(self) -> bool:
+    def _is_osm_without_nodes(self) -> bool:
         """Return whether no layer of OpenStreetMap data has a feature, although it has objects."""
-        if not self.name.lower().endswith(".pbf"):
+        if not self.name.lower().endswith(OSM_SUFFIXES):
             return False
         for layer, _ in _ogr(pyogrio.list_layers, self.source, self.name):
             options = {"layer": layer, **open_options(self.name)}
             if len(_ogr(pyogrio.raw.read, self.source, self.name, **options)[2]):
                 return False
-        return PBF_DATA in bytes_of(self.source)
+        data = bytes_of(self.source)
+        return _PBF_DATA in data or (b"<way" in data and b"<node" not in data)
 
     def _content(
         self, layer: Layer, fields: list[str]

@@ -22,14 +22,12 @@ from geoprep.labels.attributes import (
     names_roads,
     road_kind,
     road_speeds,
-    road_widths,
     tags_road,
 )
 from geoprep.labels.classes import REFUSE, Classes, as_colour, as_number, canonical, refused_values
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
-from geoprep.labels.osm_files import LOST
 from geoprep.labels.vector_checks import NOT_FINITE, OUT_OF_RANGE, bad_lines, crs_command
-from geoprep.labels.vector_files import POINT, Features, Layer, VectorFile
+from geoprep.labels.vector_files import LOST, POINT, Features, Layer, VectorFile
 from geoprep.labels.vector_names import OSM_LINES, OSM_SUFFIXES
 from geoprep.speed import UNKNOWN_SPEED, to_byte
 from geoprep.texts import counted, suggestion
@@ -61,14 +59,7 @@ class LabelShapes:
     value: NDArray[np.uint8]  # 254 for areas of unknown speed; the number of a class; 255 nodata
     crs: str  # x is easting or longitude
     notes: dict[str, int]  # why features were left out or got defaults -> number of features
-    width: NDArray[np.float64] | None = None  # full, in metres, NaN where unknown
     name: str = ""  # of the file, for messages
-
-    def half_widths(self, default: float) -> NDArray[np.float64]:
-        """Return metres on either side of each line, ``default`` where the width is unknown."""
-        if self.width is None:
-            return np.full(len(self.lines), default)
-        return np.where(np.isnan(self.width), default, self.width / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +70,6 @@ class LabelTable:
     feature: NDArray[np.intp]  # (lines,), the feature that a line is part of
     value: NDArray[np.int16]  # (features,) label bytes; `LEFT_OUT`, as where cars may not drive
     mph: NDArray[np.float64]  # (features,) of roads; NaN where unknown or left out, and of classes
-    width: NDArray[np.float64]  # (features,)
     notes: tuple[tuple[str, ...], ...]  # per feature: why it was left out, defaults that it got
     crs: str
     name: str  # of the file, for messages
@@ -99,16 +89,8 @@ class LabelTable:
 
     def _of(self, chosen: NDArray[np.intp], notes: dict[str, int]) -> LabelShapes:
         chosen = chosen[self.value[self.feature[chosen]] != LEFT_OUT]
-        feature = self.feature[chosen]
-        value = self.value[feature].astype(np.uint8)
-        return LabelShapes(
-            self.lines[chosen], value, self.crs, notes, self.width[feature], self.name
-        )
-
-    @property
-    def widest(self) -> float:
-        """Half of the largest known width in metres; 0 if none is known."""
-        return float(np.nanmax(self.width, initial=0.0)) / 2
+        value = self.value[self.feature[chosen]].astype(np.uint8)
+        return LabelShapes(self.lines[chosen], value, self.crs, notes, self.name)
 
     def lineless(self) -> dict[str, int]:
         """Return the notes of the features that have no line or area, counted."""
@@ -145,14 +127,13 @@ def read_label_table(
     file = source
     if not isinstance(file, VectorFile):
         file = VectorFile.open(file, name, where=rule.where, points=rule.buffer is not None)
-    wanted = {rule.width_field or ""}
     if rule.classes is None:
         layer, file_notes = _road_layer(file, rule)
         layers = [layer]
-        wanted |= {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields}
+        wanted = {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields}
     else:
         layers, file_notes = _class_layers(file, rule, rule.classes)
-        wanted |= {rule.classes.field or "", *_TAGS}
+        wanted = {rule.classes.field or "", *_TAGS}
     return _table(file.read(layers, wanted), rule, file_notes)
 
 
@@ -267,7 +248,7 @@ def _kinds(file: VectorFile, layer: Layer, name: str) -> tuple[str, ...]:
 
 
 def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> LabelTable:
-    """Return the table of a file: unusable lines removed, label bytes and widths found."""
+    """Return the table of a file: unusable lines removed, label bytes found."""
     problems = list(features.notes)
     usable = np.ones(len(features.shapes), dtype=bool)
     for index, problem in bad_lines(features.shapes, features.crs).items():
@@ -296,13 +277,10 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
         tags["highway"] = np.array([road_kind(road) for road in features.attributes], object)
         for name in features.fields.intersection(_LEVELS):
             tags[name] = np.array([road.get(name) for road in features.attributes], object)
-    widths, width_notes = road_widths(features.attributes, features.fields, rule, features.name)
     notes = []
     for i, problem in enumerate(problems):
         of_feature = [problem, *(remarks[i] if has_line[i] else ())]
-        if has_line[i] and not is_area[i] and value[i] != LEFT_OUT:  # areas need no width
-            of_feature.append(width_notes[i])
-        if value[i] != LEFT_OUT and np.isnan(widths[i]):
+        if value[i] != LEFT_OUT:
             of_feature.append(said[i])
         notes.append(tuple(filter(None, of_feature)))
     reads_speeds = bool(rule.fields) or rule.classes is not None
@@ -316,7 +294,6 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
         feature,
         value,
         mph,
-        np.array(widths, dtype=np.float64),
         tuple(notes),
         features.crs,
         features.name,
@@ -359,16 +336,15 @@ def _road_values(
     """
     names, name = features.fields, features.name
     described = rule.needs_field or names_roads(names)
-    if is_area.any() and rule.areas == "auto" and not described and rule.where is None:
+    if is_area.any() and not (described or rule.lines_only or rule.where):
         raise LabelError(
             f"{name}: {counted(int(is_area.sum()), 'area')} without road attributes (road_type, "
             "highway, fclass, ...). For a class give `classes`, such as building, or several with "
-            "`class_field`; for roads `areas` road, or `where`, an SQL condition that selects "
-            "them. `areas` ignore leaves areas out"
+            "`class_field`; for roads `where`, an SQL condition that selects them, such as '1 = 1'"
         )
     mph = np.array([speed.mph for speed in speeds], dtype=np.float64)
     remarks = [speed.notes for speed in speeds]
-    ignored = is_area & (rule.areas == "ignore")
+    ignored = is_area & rule.lines_only
     mph[ignored] = math.nan
     untyped = [any(note.startswith(_UNTYPED) for note in notes) for notes in remarks]
     typed = ~np.array(untyped, dtype=bool) & described

@@ -295,7 +295,7 @@ def _read_ways(
     """
     from geoprep.labels.vector_labels import NOT_LOCATED, read_label_table  # imports pandas
 
-    table = read_label_table(source, replace(rule or SpeedRule(), areas="ignore"))
+    table = read_label_table(source, replace(rule or SpeedRule(), lines_only=True))
     lost = sum(NOT_LOCATED.intersection(notes) != set() for notes in table.notes)
     if lost:
         raise LabelError(

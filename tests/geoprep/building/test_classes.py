@@ -281,10 +281,9 @@ def test_layers_of_other_coordinates_are_classes_by_their_names(scenes, tmp_path
     path = tmp_path / "land.gpkg"
     lake = shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999)
     way = shapely.LineString([(399_990, 5_999_980.1), (400_050, 5_999_990.2)])
-    ways = gpd.GeoDataFrame({"width": [3.0]}, geometry=[way], crs=32637)
-    ways.to_crs(4326).to_file(path, layer="ways")
+    gpd.GeoDataFrame(geometry=[way], crs=32637).to_crs(4326).to_file(path, layer="ways")
     gpd.GeoDataFrame(geometry=[lake], crs=32637).to_file(path, layer="lakes")
-    options = {"labels": path, "layer": "ways,lakes", "width_field": "width", "val": 0.0}
+    options = {"labels": path, "layer": "ways,lakes", "buffer": 1.5, "val": 0.0}
     store = build(scenes[0], tmp_path / "a.zarr", classes="lakes,ways", **options)
     drawn = [(lake, 1), (way.buffer(1.5, cap_style="flat"), 2)]
     expected = rasterize(drawn, (64, 64), transform=AT)

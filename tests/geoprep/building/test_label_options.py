@@ -54,19 +54,19 @@ def test_land_cover_is_not_taken_for_roads(tmp_path, image):
     assert summary.statuses == {"failed": 1}
     assert "1 area without road attributes" in store.scenes.reason[0]
     found = SourceScenes((Scene("a", image, None),), "x", shared_label=cover)
-    with pytest.raises(LabelError, match=r"cover\.gpkg.* give `classes`.*`areas` road"):
+    with pytest.raises(LabelError, match=r"cover\.gpkg.* give `classes`.*`where`"):
         plan_of(found)
 
 
 def test_areas_that_are_asked_for_are_254_and_too_much_road_is_warned_of(tmp_path, image):
     cover = fields(tmp_path / "cover.gpkg", 0.6)
     scenes = [Scene("a", image, cover)]
-    summary, store = built(tmp_path, scenes, areas="road")
+    summary, store = built(tmp_path, scenes, where="1 = 1")
     assert set(np.unique(store.speed(64)[:])) == {0, UNKNOWN_SPEED}
     assert summary.road_fraction == pytest.approx(0.6, abs=0.01)
     (warning,) = summary.warnings
     assert "60." in warning
-    assert "`areas`" in warning
+    assert "`where`" in warning
     assert "label:   road, without speeds" in repr(gp.open_store(store.location))
 
 
@@ -101,13 +101,13 @@ def test_a_store_without_roads_is_warned_of_unless_it_has_no_labels(tmp_path, la
 def test_options_at_their_default_leave_attributes_as_they_were(tmp_path, image):
     """So that stores built before these options keep their bytes and resume."""
     attrs = BuildOptions().to_attrs()
-    assert not {"layer", "where", "areas"} & attrs.keys()
-    assert BuildOptions(areas="road").to_attrs() == attrs | {"areas": "road"}
+    assert not {"layer", "where"} & attrs.keys()
+    assert BuildOptions(layer="roads").to_attrs() == attrs | {"layer": "roads"}
     scenes = [Scene("a", image, fields(tmp_path / "c.gpkg", 0.2, highway="primary"))]
-    built(tmp_path, scenes, areas="road")
-    with pytest.raises(StoreError, match="areas was road, now auto"):
+    built(tmp_path, scenes, where="1 = 1")
+    with pytest.raises(StoreError, match="where was 1 = 1, now None"):
         built(tmp_path, scenes)
-    assert built(tmp_path, scenes, areas="road")[0].state == "unchanged"
+    assert built(tmp_path, scenes, where="1 = 1")[0].state == "unchanged"
 
 
 # --- black that is imagery ----------------------------------------------------------------------

@@ -61,9 +61,6 @@ def test_points_are_refused_without_a_radius_and_drawn_with_it(built):
         store = built(trees, suffix=suffix, classes="tree", buffer=8.0)
         assert drawn(store) == pytest.approx(2 * np.pi * 64, rel=0.05)
         assert store.summary.notes["point drawn 16 m wide"] == 2
-    sizes = {"crown": [10.0, 16.0]}
-    store = built(trees, sizes, classes="tree", buffer=5.0, width_field="crown")
-    assert drawn(store) == pytest.approx(np.pi * (25 + 64), rel=0.05)
 
 
 def test_nodes_among_roads_stay_out_whatever_the_buffer(built, capsys):

@@ -1,4 +1,4 @@
-"""Roads drawn as areas, and roads whose width is told."""
+"""Roads drawn as areas, layers and conditions."""
 
 import geopandas
 import numpy as np
@@ -49,7 +49,7 @@ def label(tmp_path):
 
 
 def mask_of(roads, half_width=2.0):
-    return burn(LabelOutlines.of(roads, GRID, roads.half_widths(half_width)).within(GRID), GRID)
+    return burn(LabelOutlines.of(roads, GRID, half_width).within(GRID), GRID)
 
 
 def by_gdal(polygon, value=25):
@@ -93,49 +93,6 @@ def road(y, **properties):
     return ("LineString", [at(-5, y), at(45, y)], properties)
 
 
-def widths(mask, column=40):
-    """Return the pixels of every run of road down a column."""
-    edges = np.flatnonzero(np.diff(np.r_[0, mask[:, column] > 0, 0]))
-    return (edges[1::2] - edges[::2]).tolist()
-
-
-def test_a_road_is_as_wide_as_its_field_says(label):
-    rule = SpeedRule(width_field="width")
-    path = label(road(5.1, width=8), road(15.1, width="3.5 m"), road(24.1, width=None))
-    roads = read_shapes(path, rule=rule)
-    assert widths(mask_of(roads, 1.0)) == [16, 7, 4]
-    assert widths(mask_of(read_shapes(path))) == [8, 8, 8]
-    assert roads.notes == {"width missing": 1}
-
-
-@pytest.mark.parametrize(
-    ("value", "note"),
-    [
-        *((value, "width unknown") for value in ("wide", True)),
-        *((value, "width out of range") for value in (0, -3, 800)),
-        ("nan", "width missing"),
-    ],
-)
-def test_what_is_no_width_falls_back_to_the_buffer_and_is_counted(label, value, note):
-    path = label(road(15.1, width=value))
-    roads = read_shapes(path, rule=SpeedRule(width_field="width"))
-    assert roads.notes == {note: 1}
-    assert widths(mask_of(roads)) == [8]
-
-
-def test_a_width_field_that_no_road_has_is_an_error_that_lists_what_there_is(label):
-    with pytest.raises(LabelError, match=r"a\.geojson: no width field wide; .*road_type"):
-        read_shapes(label(road(15)), rule=SpeedRule(width_field="wide"))
-
-
-def test_a_wide_road_beside_the_scene_reaches_into_it(label):
-    """Of one file for many scenes only what touches a scene is taken: its width counts."""
-    path = label(road(-12, width=40))
-    rule = SpeedRule(width_field="width")
-    roads = read_shapes(path, rule=rule, bounds=GRID.bounds, bounds_crs=UTM)
-    assert widths(mask_of(roads)) == [16]
-
-
 @pytest.fixture
 def houses(tmp_path):
     """Return a file of areas without road attributes, as buildings and land cover are."""
@@ -149,9 +106,9 @@ def houses(tmp_path):
 @pytest.mark.parametrize(
     ("rule", "count", "notes"),
     [
-        ({"areas": "road"}, 2, {"area of unknown speed": 2}),
+        ({"where": "1 = 1"}, 2, {"area of unknown speed": 2}),
         ({"where": "type = 'road'"}, 1, {"area of unknown speed": 1}),
-        ({"areas": "ignore"}, 0, {"area ignored": 2}),
+        ({"lines_only": True}, 0, {"area ignored": 2}),
     ],
 )
 def test_areas_that_are_asked_for_are_roads_of_unknown_speed(houses, rule, count, notes):
