@@ -12,12 +12,11 @@ import numpy as np
 import shapely
 import xxhash
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from geoprep.building.given_splits import folder_splits, given_splits, tile_outlines
 from geoprep.building.options import BuildOptions
 from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL, Planned
+from geoprep.components import connected
 from geoprep.crs import METRES_PER_DEGREE, to_lonlat
 from geoprep.grid import Grid, Windows
 from geoprep.store.schema import SPLIT_NAMES
@@ -100,10 +99,9 @@ def _joined(groups: Sequence[Hashable], overlaps: Sequence[tuple[int, int]]) -> 
     """Return the scenes of every group of several; overlaps join groups."""
     seen = dict[Hashable, int]()
     pairs = [(i, seen.setdefault(group, i)) for i, group in enumerate(groups)]
-    rows, cols = np.array([*pairs, *overlaps]).T
-    graph = coo_array((np.ones(len(rows)), (rows, cols)), shape=(len(groups),) * 2)
     together = defaultdict[int, list[int]](list)
-    for i, number in enumerate(connected_components(graph, directed=False)[1].tolist()):
+    _, component = connected(np.array([*pairs, *overlaps]), len(groups))
+    for i, number in enumerate(component.tolist()):
         together[number].append(i)
     return [scenes for scenes in together.values() if len(scenes) > 1]
 

@@ -15,8 +15,6 @@ from affine import Affine
 from numpy.typing import NDArray
 from rasterio.features import rasterize
 from rasterio.windows import Window
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from geoprep.classes.class_rasters import (
     NODATA,
@@ -27,6 +25,7 @@ from geoprep.classes.class_rasters import (
 )
 from geoprep.classes.outlines import AREA, Outlines, Strip, outlines_of
 from geoprep.classes.right_angles import right_angled
+from geoprep.components import connected
 from geoprep.crs import areas_m2
 from geoprep.errors import UsageError
 from geoprep.grid import Grid, local_grid
@@ -166,8 +165,7 @@ def _neighbours(rasters: Sequence[_Raster]) -> list[list[int]]:
     outlines = np.array([raster.grid.outline() for raster in rasters], object)
     near = shapely.buffer(outlines, [raster.unit / 2 for raster in rasters])
     pairs = shapely.STRtree(outlines).query(near, predicate="intersects")
-    links = coo_array((np.ones(pairs.shape[1]), tuple(pairs)), (len(rasters),) * 2)
-    count, group = connected_components(links, directed=False)
+    count, group = connected(pairs.T, len(rasters))
     return [np.flatnonzero(group == number).tolist() for number in range(count)]
 
 

@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import shapely
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+
+from geoprep.components import connected
 
 Shapes: TypeAlias = NDArray[np.object_]
 Indices: TypeAlias = NDArray[np.intp]
@@ -266,8 +266,7 @@ def _levelled(
     """
     joined = level | short
     a, b, count = starts[joined], ends[joined], len(values)
-    graph = coo_array((np.ones(len(a), bool), (a, b)), shape=(count, count))
-    group = connected_components(graph, directed=False)[1]
+    _, group = connected(np.column_stack([a, b]), count)
     weights = np.where(level & ~short, lengths, _WEAK)[joined]
     # A point alone keeps its own value.
     total = np.bincount(group, np.full(count, _WEAK**2))

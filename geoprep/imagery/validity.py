@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.components import connected
 from geoprep.errors import StoreError
 from geoprep.storage.addresses import is_bucket
 from geoprep.storage.output_files import replaced
@@ -98,17 +99,12 @@ def _connected(
 
 def _labels_of_runs(starts: NDArray[Any], ends: NDArray[Any], line: int) -> NDArray[Any]:
     """Return the connected component of each run; of rows of ``line`` pixels, one after another."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     # Of the next row, a run touches those that end behind its start and start before its end.
     first = np.searchsorted(ends, starts + line)
     count = np.searchsorted(starts, ends + line, "right") - first
     upper = np.repeat(np.arange(len(starts)), count)
     lower = np.arange(len(upper)) + np.repeat(first - np.cumsum(count) + count, count)
-    pairs = coo_array((np.ones(len(upper), np.bool_), (upper, lower)), (len(starts),) * 2)
-    labels: NDArray[Any] = connected_components(pairs, directed=False)[1]
-    return labels
+    return connected(np.column_stack([upper, lower]), len(starts))[1]
 
 
 def _labels(pixels: NDArray[np.uint8]) -> NDArray[Any]:

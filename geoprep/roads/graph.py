@@ -10,6 +10,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
+from geoprep.components import connected
 from geoprep.roads.network import SPEED_BACK, RoadGraph, line_ends, line_strings, segments
 from geoprep.speed import MPS_PER_MPH
 
@@ -32,25 +33,8 @@ def subnetwork(network: RoadGraph, edges: NDArray[np.bool_]) -> RoadGraph:
     return network.parts(network.nodes[rows], ends, network.lines[edges], edges)
 
 
-def connected(pairs: Ints, count: int) -> tuple[int, NDArray[np.int32]]:
-    """Return the number of connected components of a graph, and the component of every node.
-
-    Examples
-    --------
-    >>> number, component = connected(np.array([[0, 1], [3, 4]]), 5)
-    >>> number, component.tolist()
-    (3, [0, 0, 1, 2, 2])
-    """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    links = coo_array((np.ones(len(pairs), np.int8), pairs.T), shape=(count, count))
-    number, component = connected_components(links, directed=False)
-    return int(number), component
-
-
-def edge_components(network: RoadGraph) -> NDArray[np.int32]:
-    """Return the number of the connected component that every edge belongs to, int32 (edge,)."""
+def edge_components(network: RoadGraph) -> Ints:
+    """Return the number of the connected component that every edge belongs to, int64 (edge,)."""
     return connected(network.ends, len(network.nodes))[1][network.ends[:, 0]]
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
+from geoprep.components import connected
 from geoprep.roads.edge_points import cost_graph
 from geoprep.roads.graph import (
-    connected,
     degrees,
     edge_components,
     subnetwork,

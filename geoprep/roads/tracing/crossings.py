@@ -25,7 +25,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.roads.graph import anchored, connected, degrees, with_chains_joined
+from geoprep.components import connected
+from geoprep.roads.graph import anchored, degrees, with_chains_joined
 from geoprep.roads.network import RoadGraph, points_along
 
 Floats = NDArray[np.float64]

@@ -10,6 +10,7 @@ from typing import Final, cast
 import numpy as np
 import shapely
 
+from geoprep.components import connected
 from geoprep.crs import LONLAT, METRES_PER_DEGREE, unwrapped
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
@@ -17,7 +18,6 @@ from geoprep.roads.centrelines.bands import OUTSIDE, FileBands, MosaicBands, Par
 from geoprep.roads.centrelines.cover import Box
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.thinning import BEYOND_M
-from geoprep.roads.graph import connected
 
 _RIM_M: Final = 12.0
 """A raster may miss roads this close to its border: one that reaches farther is used instead."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.components import connected
 from geoprep.roads.centrelines.thinning import Skeleton
-from geoprep.roads.graph import chains, connected, lines_through, renumbered
+from geoprep.roads.graph import chains, lines_through, renumbered
 from geoprep.roads.network import Plane, RoadGraph
 
 Ints = NDArray[np.int64]
