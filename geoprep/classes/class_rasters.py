@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rasterio.enums import Resampling
-from rasterio.io import DatasetReader
-from rasterio.vrt import WarpedVRT
 from rasterio.windows import Window
 
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid, SceneWindow
 from geoprep.imagery.description import Raster
 from geoprep.imagery.headers import describe
-from geoprep.imagery.samples import nearest_pixels
+from geoprep.imagery.values import ValueRaster, open_values
 from geoprep.palette import class_colours
-from geoprep.storage.inputs import open_image
 
 if TYPE_CHECKING:
     from geoprep.labels.raster_rules import ClassRaster
@@ -61,24 +57,26 @@ def raster_files(path: Path, *, required: bool = True) -> list[Path]:
 
 def class_names(path: Path) -> tuple[str, ...]:
     """Return the class names of a prediction or exported label; none for other rasters."""
-    with open_image(str(path)) as dataset:
-        text = dataset.tags().get("CLASS_NAMES", "[]")
+    return _class_names(describe(str(path)))
+
+
+def _class_names(raster: Raster) -> tuple[str, ...]:
+    text = raster.tags.get("CLASS_NAMES", "[]")
     try:
         return tuple(map(str, json.loads(text)))
     except (ValueError, TypeError) as error:
-        raise ImageError(f"{path}: its tag CLASS_NAMES is malformed: {text[:80]}") from error
+        message = f"{raster.name}: its tag CLASS_NAMES is malformed: {text[:80]}"
+        raise ImageError(message) from error
 
 
 def class_colors(path: Path, names: Sequence[str]) -> list[str]:
     """Return the colours ``#RRGGBB`` of the classes of a prediction or exported label."""
-    with open_image(str(path)) as dataset:
-        text = dataset.tags().get("CLASS_COLORS")
-        if text is not None:
-            return list(map(str, json.loads(text)))
-        palette = Raster.of(dataset, str(path)).palette
-    if palette is None:
+    raster = describe(str(path))
+    if "CLASS_COLORS" in raster.tags:
+        return list(map(str, json.loads(raster.tags["CLASS_COLORS"])))
+    if raster.palette is None:
         return class_colours(names)
-    return ["#" + bytes(rgb).hex().upper() for *rgb, _ in palette[: len(names)]]
+    return ["#" + bytes(rgb).hex().upper() for *rgb, _ in raster.palette[: len(names)]]
 
 
 def read_classes(
@@ -94,10 +92,11 @@ def read_classes(
     """
     from geoprep.labels.mask_files import read_mask  # imports compiled loops
 
-    if class_names(path):
+    raster = describe(str(path))
+    if _class_names(raster):
         return read_prediction(path, names, like=like)
-    rule = rule or _numbered(path, names)
-    grid = like.grid if like else describe(str(path)).grid
+    rule = rule or _numbered(raster, names)
+    grid = like.grid if like else raster.grid
     codes, _ = read_mask(str(path), rule, grid, SceneWindow(0, 0, *grid.shape))
     return ClassPixels(path, _renumbered(rule.names, names)[codes], grid)
 
@@ -109,18 +108,22 @@ def read_prediction(
     like: ClassPixels | None = None,
 ) -> ClassPixels:
     """Return the classes of a prediction or exported label, as `read_classes` does, or a window."""
-    own = class_names(path)
-    with open_image(str(path)) as dataset:
-        values = dataset.read(window=window) if like is None else _on_grid(path, dataset, like)
-        bands = dict(zip(dataset.descriptions, values.astype(np.uint8), strict=True))
-        grid = like.grid if like else Raster.of(dataset, str(path)).grid
-        if values.dtype.kind not in "iu" or values[0].min() < 0 or values[0].max() > NODATA:
-            raise ImageError(
-                f"{path} has classes as {values.dtype} from {values[0].min()} to "
-                f"{values[0].max()}: write them as bytes, 0 for {own[0]!r}, {NODATA} for none"
-            )
-        label = _renumbered(own, names)[values[0]]
-        return ClassPixels(path, label, grid, bands.get("confidence"))
+    with open_values(str(path)) as source:
+        values, known = source.read(window) if like is None else _on_grid(source, like)
+        raster = source.raster
+    own = _class_names(raster)
+    if values.dtype.kind not in "iu" or values[0].min() < 0 or values[0].max() > NODATA:
+        raise ImageError(
+            f"{path} has classes as {values.dtype} from {values[0].min()} to "
+            f"{values[0].max()}: write them as bytes, 0 for {own[0]!r}, {NODATA} for none"
+        )
+    values = values.astype(np.uint8)
+    values[0] = _renumbered(own, names)[values[0]]
+    if known is not None:
+        values[:, ~known] = NODATA
+    bands = dict(zip((band.description for band in raster.bands), values, strict=False))
+    grid = like.grid if like else raster.grid
+    return ClassPixels(path, values[0], grid, bands.get("confidence"))
 
 
 def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.uint8]:
@@ -130,30 +133,26 @@ def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.uint8]:
     return table
 
 
-def _numbered(path: Path, names: Sequence[str]) -> ClassRaster:
+def _numbered(raster: Raster, names: Sequence[str]) -> ClassRaster:
     """Return the rule of a raster whose values are the numbers of classes; 255 and its tag none."""
     from geoprep.labels.raster_rules import ClassRaster
 
-    with open_image(str(path)) as dataset:
-        tags = {f"{value:g}" for value in dataset.nodatavals if value is not None}
+    tags = {f"{band.nodata:g}" for band in raster.bands if band.nodata is not None}
     values = tuple((str(number),) for number in range(len(names)))
     nodata = tuple(sorted({str(NODATA), *tags} - {number for (number,) in values}))
     return ClassRaster(tuple(names), values, (), nodata=nodata)
 
 
-def _on_grid(path: Path, dataset: DatasetReader, like: ClassPixels) -> NDArray[Any]:
-    """Return the nearest pixels (band, y, x) on another raster's grid."""
-    onto = like.grid
-    if onto.georeferenced != bool(dataset.crs) and dataset.shape != onto.shape:
+def _on_grid(
+    source: ValueRaster, like: ClassPixels
+) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Return the nearest pixels (band, y, x) on another raster's grid, and where there are any."""
+    onto, own = like.grid, source.raster.grid
+    if onto.georeferenced and source.raster.crs:
+        return source.on_grid(onto)
+    if onto.georeferenced != bool(source.raster.crs) and own.shape != onto.shape:
         raise ImageError(
-            f"{path} and {like.path}: only one of them is georeferenced, and they have "
-            f"{dataset.width} x {dataset.height} and {onto.width} x {onto.height} pixels"
+            f"{source.raster.name} and {like.path}: only one of them is georeferenced, and they "
+            f"have {own.width} x {own.height} and {onto.width} x {onto.height} pixels"
         )
-    if not (onto.georeferenced and dataset.crs):
-        whole = Window(0, 0, dataset.width, dataset.height)
-        return nearest_pixels(dataset.read, None, whole, onto.shape)
-    fill = NODATA if dataset.nodata is None else dataset.nodata
-    grid = {"crs": onto.crs, "transform": onto.transform, "nodata": fill}
-    grid |= {"width": onto.width, "height": onto.height, "resampling": Resampling.nearest}
-    with WarpedVRT(dataset, **grid) as warped:
-        return np.asarray(warped.read())
+    return source.nearest(onto.shape), None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from affine import Affine
@@ -23,14 +23,10 @@ from rasterio.windows import Window
 from geoprep.crs import LONLAT, is_geographic, turn_of
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid, SceneWindow
-from geoprep.imagery.description import Raster
+from geoprep.imagery.values import ValueRaster, open_values
 from geoprep.labels.raster_rules import RasterRule
 from geoprep.labels.value_tables import MaskPixels
 from geoprep.speed import NODATA
-from geoprep.storage.inputs import open_image
-
-if TYPE_CHECKING:
-    from rasterio.io import DatasetReader
 
 _MOST_PIXELS: Final = 16 << 20
 """Pixels of a mask to read at once; a mask with finer pixels than its image is read in rows."""
@@ -55,11 +51,11 @@ def read_mask(
     ``label`` is the address of a raster, ``grid`` that of the whole scene; pixels without a raster
     are nodata. Values are refused only where pixels of the image are ``valid`` (y, x).
     """
-    with _opened(label) as (dataset, raster):
-        own = raster.grid_in(grid.crs)
+    with _opened(label) as mask:
+        own = mask.raster.grid_in(grid.crs)
         if _pixel_by_pixel(own, grid, label):
             pixels = Window(window.col, window.row, window.width, window.height)
-            return rule.label_bytes(_pixels(dataset, raster, pixels), valid)
+            return rule.label_bytes(_pixels(mask, pixels), valid)
         onto = grid.window(*window)
         if all(_window_under(own, ground) is None for ground in (grid, onto)):
             raise LabelError(
@@ -68,7 +64,7 @@ def read_mask(
                 "the CRS and transform of both"
             )
         used = np.ones(onto.shape, np.bool_) if valid is None else valid
-        return _placed(dataset, raster, rule, onto, used)
+        return _placed(mask, rule, onto, used)
 
 
 def mask_values(*labels: str) -> str:
@@ -80,14 +76,16 @@ def mask_values(*labels: str) -> str:
 
 
 def _central_values(label: str) -> set[tuple[float, ...]]:
-    with _opened(label) as (dataset, _):
-        values = dataset.read(window=_central(dataset)).reshape(dataset.count, -1).T
+    with _opened(label) as mask:
+        read = mask.dataset.read(window=_central(mask))
+    values = read.reshape(len(read), -1).T
     return set(map(tuple, np.unique(values, axis=0).tolist()))
 
 
-def _central(dataset: DatasetReader) -> Window:
-    height, width = min(_CENTRAL, dataset.height), min(_CENTRAL, dataset.width)
-    return Window((dataset.width - width) // 2, (dataset.height - height) // 2, width, height)
+def _central(mask: ValueRaster) -> Window:
+    whole = mask.raster.grid
+    height, width = min(_CENTRAL, whole.height), min(_CENTRAL, whole.width)
+    return Window((whole.width - width) // 2, (whole.height - height) // 2, width, height)
 
 
 def unlabelled_pixels(*labels: str, tags: bool = True) -> str:
@@ -96,8 +94,8 @@ def unlabelled_pixels(*labels: str, tags: bool = True) -> str:
     ``tags``: whether nodata tags count.
     """
     for label in labels[:_MOST_MASKS]:
-        with _opened(label) as (dataset, raster):
-            pixels = _pixels(dataset, raster, _central(dataset))
+        with _opened(label) as mask:
+            pixels = _pixels(mask, _central(mask))
         tagged = pixels.has(pixels.tags if tags else ())
         listed = ", ".join(f"{tag:g}" for tag in pixels.tags)
         clear = tagged & False if pixels.opaque is None else ~pixels.opaque
@@ -112,16 +110,15 @@ def unlabelled_pixels(*labels: str, tags: bool = True) -> str:
 
 def is_mask_georeferenced(label: str) -> bool:
     """Return whether a mask has a georeference; a transform alone counts, in its image's CRS."""
-    with _opened(label) as (_, raster):
-        return raster.grid_in(LONLAT).georeferenced
+    with _opened(label) as mask:
+        return mask.raster.grid_in(LONLAT).georeferenced
 
 
 @contextmanager
-def _opened(label: str) -> Iterator[tuple[DatasetReader, Raster]]:
+def _opened(label: str) -> Iterator[ValueRaster]:
     try:
-        with open_image(label) as dataset:
-            raster = Raster.of(dataset, label)
-            yield dataset, raster
+        with open_values(label) as mask:
+            yield mask
     except LabelError:
         raise
     except GeoprepError as error:
@@ -146,23 +143,17 @@ def _pixel_by_pixel(own: Grid, grid: Grid, label: str) -> bool:
     return fits and same_crs and own.has_corners_of(grid, _SAME_PIXEL)
 
 
-def _pixels(dataset: DatasetReader, raster: Raster, window: Window) -> MaskPixels:
-    bands = [i for i in range(1, dataset.count + 1) if i != raster.alpha]
-    if any(raster.bands[i - 1].dtype.startswith("complex") for i in bands):
+def _pixels(mask: ValueRaster, window: Window) -> MaskPixels:
+    raster = mask.raster
+    if any(band.dtype.startswith("complex") for band in raster.bands):
         raise LabelError(f"{raster.name}: holds complex values; give a mask of real numbers")
-    opaque = None
-    if raster.alpha is not None:
-        opaque = dataset.read(raster.alpha, window=window) != 0
-    elif raster.has_mask or raster.has_band_masks:  # valid where any band is, as in images
-        opaque = (dataset.read_masks(bands, window=window) != 0).any(axis=0)
     palette = None
     nodata = raster.bands[0].nodata
     tags = () if nodata is None else (nodata,)
     if raster.palette is not None:
         palette = raster.colours[:, :3]
         tags += tuple(np.flatnonzero(raster.colours[:, 3] == 0).astype(float).tolist())
-    values: NDArray[Any] = dataset.read(bands, window=window)
-    return MaskPixels(values, opaque, palette, tags, raster.name)
+    return MaskPixels(*mask.read(window), palette, tags, raster.name)
 
 
 def _window_under(own: Grid, grid: Grid) -> Window | None:
@@ -180,14 +171,10 @@ def _numbers(bounds: tuple[float, ...]) -> str:
 
 
 def _placed(
-    dataset: DatasetReader,
-    raster: Raster,
-    rule: RasterRule,
-    grid: Grid,
-    used: NDArray[np.bool_],
+    mask: ValueRaster, rule: RasterRule, grid: Grid, used: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint8], dict[str, int]]:
     """Return the label of a grid from the nearest pixels of a mask on another one, and remarks."""
-    own = raster.grid_in(grid.crs)
+    own = mask.raster.grid_in(grid.crs)
     window = _window_under(own, grid)
     if window is None:
         return np.full((grid.height, grid.width), NODATA, np.uint8), {}
@@ -195,12 +182,12 @@ def _placed(
         half, width = grid.height // 2, grid.width
         parts = grid.window(0, 0, half, width), grid.window(half, 0, grid.height - half, width)
         halves = [
-            _placed(dataset, raster, rule, part, used_part)
+            _placed(mask, rule, part, used_part)
             for part, used_part in zip(parts, np.split(used, [half]), strict=True)
         ]
         notes = sum((Counter(notes) for _, notes in halves), Counter[str]())
         return np.concatenate([codes for codes, _ in halves]), dict(notes)
-    pixels = _pixels(dataset, raster, window)
+    pixels = _pixels(mask, window)
 
     turn, xs = turn_of(own.crs), (*own.bounds[::2], *grid.bounds[::2])
     # Of a mask in metres GDAL reads only one side of 180 degrees of longitude.
@@ -215,7 +202,7 @@ def _placed(
             reproject(
                 bands,
                 part,
-                src_transform=Affine.translation(x, 0) * dataset.window_transform(window),
+                src_transform=Affine.translation(x, 0) * mask.dataset.window_transform(window),
                 src_crs=own.crs,
                 dst_transform=grid.transform,
                 dst_crs=grid.crs,

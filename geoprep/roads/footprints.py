@@ -61,18 +61,15 @@ class Footprint:
 
 
 def _valid_of_image(path: str) -> Cells | None:
-    from geoprep.imagery.description import Raster
-    from geoprep.imagery.samples import nearest_imagery
-    from geoprep.storage.inputs import open_image
+    from geoprep.imagery.values import open_values
 
-    with open_image(path) as image:
-        raster = Raster.of(image, path)
-        bands = [1] if raster.palette else [*raster.default_bands]
+    with open_values(path) as image:
+        raster, bands = image.raster, image.raster.default_bands
         if not raster.states_nodata and np.dtype(raster.dtype_of(bands)).kind in "iu":
             return None
-        step = max(1.0, max(image.shape) / _MOST_CELLS)
-        shape = tuple(max(1, round(side / step)) for side in image.shape)
-        return nearest_imagery(image, raster, bands, shape)[1]
+        step = max(1.0, max(raster.grid.shape) / _MOST_CELLS)
+        shape = tuple(max(1, round(side / step)) for side in raster.grid.shape)
+        return image.imagery(shape, bands)[1]
 
 
 def _valid_of_scene(store: StoreReader, scene: int) -> Cells | None:

@@ -18,7 +18,6 @@ from geoprep.outputs import require_suffix
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label, class_colours
 from geoprep.roads.network import RoadGraph
 from geoprep.speed import BIN_TABLE, to_byte
-from geoprep.storage.inputs import open_image
 from geoprep.storage.output_files import replaced
 from geoprep.views.display import CLASS_OPACITY, SUFFIXES, hatch, natural_bands
 from geoprep.views.sheet import draw_legend, save
@@ -172,22 +171,20 @@ def read_picture(path: StrPath) -> Picture:
 
     Bands, palette and nodata are those of its description; nodata is hatched.
     """
-    from geoprep.imagery.description import Raster
-    from geoprep.imagery.samples import nearest_imagery
+    from geoprep.imagery.values import open_values
 
-    with open_image(str(path)) as image:
-        raster = Raster.of(image, str(path))
-        step = max(1.0, max(image.shape) / _PIXELS)
-        shape = tuple(max(1, round(side / step)) for side in image.shape)
+    with open_values(str(path)) as image:
+        raster = image.raster
+        step = max(1.0, max(raster.grid.shape) / _PIXELS)
+        shape = tuple(max(1, round(side / step)) for side in raster.grid.shape)
         names = [raster.names[number - 1] for number in raster.default_bands]
         shown = natural_bands([name[-1] or name[0] for name in names])
-        bands = [1] if raster.palette else [raster.default_bands[i] for i in shown]
+        bands = [raster.default_bands[i] for i in shown]
         if raster.palette or raster.states_nodata:
-            values, valid = nearest_imagery(image, raster, bands, shape)
+            values, valid = image.imagery(shape, bands)
         else:  # overviews serve
-            values, valid = image.read(bands, out_shape=(len(bands), *shape)), np.ones(shape, bool)
-    if raster.palette:
-        values = np.moveaxis(raster.colours[values[0], :3], -1, 0)
+            values = image.dataset.read(bands, out_shape=(len(bands), *shape))
+            valid = np.ones(shape, bool)
     return Picture(_shown(values, valid & np.isfinite(values).all(axis=0)), raster.grid)
 
 

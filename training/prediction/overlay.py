@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
@@ -14,13 +13,11 @@ from rasterio.windows import Window
 
 from geoprep.imagery.counts import count_source
 from geoprep.imagery.decoding import ImageWindow
-from geoprep.imagery.description import Raster
 from geoprep.imagery.rescale import lookup_tables, percentile_limits, to_bytes
-from geoprep.imagery.samples import nearest_pixels
+from geoprep.imagery.values import open_values
 from geoprep.imagery.wide import find_usable, held_dtype, is_held_wide
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA
-from geoprep.storage.inputs import open_image
 from geoprep.storage.output_files import replaced
 from geoprep.store.classes import BACKGROUND_NAME
 from geoprep.texts import printable
@@ -139,26 +136,18 @@ def _brightened(
 ) -> NDArray[np.float32]:
     """Return the image in natural colours, float32 (y, x, 3), stretched to its percentiles."""
     shown = natural_bands(names)
-    bands = [source.scene.bands[i] - 1 for i in shown]
+    bands = [source.scene.bands[i] for i in shown]
     (top, left, *_), (down, right) = source.extent, source.scales
     corner = (left, top) if source.on_image else (left * right, top * down)
     part = Window(*map(round, corner), *reversed(source.part_lengths))
     part = part.intersection(Window(0, 0, *reversed(source.lengths)))
-    with rasterio.Env(GDAL_CACHEMAX=128), open_image(source.scene.address) as dataset:
-        raster = Raster.of(dataset)
-        if raster.palette is not None:
-            indexes = nearest_pixels(dataset.read, 1, part, shape)
-            read: Any = raster.colours[:, bands][indexes]
-            nodata: list[float | None] = []
-        else:
-            numbers = [band + 1 for band in bands]
-            nodata = raster.nodata_of(numbers)
-            if any(value is not None for value in nodata):
-                every = nearest_pixels(dataset.read, numbers, part, shape)
-            else:
-                every = dataset.read(numbers, out_shape=(len(bands), *shape), window=part)
-            read = np.moveaxis(every, 0, 2)
-    values = np.ascontiguousarray(read, held_dtype(source.scene.dtype))
+    with rasterio.Env(GDAL_CACHEMAX=128), open_values(source.scene.address) as image:
+        nodata = image.raster.nodata_of(bands)
+        if image.raster.palette or any(value is not None for value in nodata):
+            read, _ = image.imagery(shape, bands, part)
+        else:  # overviews serve
+            read = image.dataset.read(bands, out_shape=(len(bands), *shape), window=part)
+    values = np.ascontiguousarray(np.moveaxis(read, 0, 2), held_dtype(source.scene.dtype))
     valid = None
     if is_held_wide(values):
         usable = find_usable(values, nodata)

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.cover import Box, Cover, clipped_range
-from geoprep.storage.inputs import open_image
+
+if TYPE_CHECKING:
+    from geoprep.imagery.values import ValueRaster
 
 _CACHE_BYTES: Final = 64 << 20
 OUTSIDE: Final = -1
@@ -78,43 +80,28 @@ class FileBands:
         from rasterio.windows import Window
 
         window = Window(left, top, width, height)
-        with self._opened() as dataset:
+        with self._opened() as source:
             if self.grid is None:
-                return np.asarray(dataset.read(band, window=window))
-            return self._resampled(dataset, self.grid, band, window)
-
-    def sample(self, band: int) -> NDArray[Any]:
-        """Return some pixels of a band of the file, one axis; see `imagery.samples`."""
-        from geoprep.imagery.samples import sample_pixels
-
-        with self._opened() as dataset:
-            return sample_pixels(dataset, band)
-
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        import rasterio
-
-        with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES), open_image(str(self.path)) as dataset:
-            yield dataset
-
-    def _resampled(self, dataset: Any, grid: Grid, band: int, window: Any) -> NDArray[Any]:  # noqa: ANN401 - rasterio has no types
-        from rasterio.enums import Resampling
-        from rasterio.vrt import WarpedVRT
-
-        with WarpedVRT(
-            dataset,
-            crs=grid.crs,
-            transform=grid.transform,
-            width=grid.width,
-            height=grid.height,
-            resampling=Resampling.bilinear if self.smooth else Resampling.nearest,
-            add_alpha=dataset.nodata is None,
-        ) as warped:
-            pixels: NDArray[Any] = warped.read(band, window=window)
-            known = warped.dataset_mask(window=window) > 0
+                return np.asarray(source.dataset.read(band, window=window))
+            read, known = source.on_grid(self.grid, [band], window, smooth=self.smooth)
+        pixels: NDArray[Any] = read[0]
         if np.issubdtype(pixels.dtype, np.floating):
             return np.where(known, pixels, pixels.dtype.type(np.nan))
         return np.where(known, pixels.astype(np.result_type(pixels, np.int16)), OUTSIDE)
+
+    def sample(self, band: int) -> NDArray[Any]:
+        """Return some pixels of a band of the file, one axis; see `imagery.values`."""
+        with self._opened() as source:
+            return source.sample(band)
+
+    @contextmanager
+    def _opened(self) -> Iterator[ValueRaster]:
+        import rasterio
+
+        from geoprep.imagery.values import open_values
+
+        with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES), open_values(str(self.path)) as source:
+            yield source
 
 
 @dataclass(frozen=True, slots=True)

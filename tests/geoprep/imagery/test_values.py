@@ -9,7 +9,7 @@ from rasterio.windows import Window
 
 from geoprep.classes.class_rasters import ClassPixels, read_classes
 from geoprep.grid import Grid
-from geoprep.imagery.samples import nearest_pixels, sample_pixels
+from geoprep.imagery.values import open_values
 from geoprep.roads.centrelines.opening import open_raster
 from geoprep.views.network_preview import read_picture
 
@@ -69,23 +69,23 @@ def test_the_meaning_of_a_raster_of_roads_is_that_of_its_pixels(contained, conta
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_sample_has_no_values_of_overviews(contained, container):
     path = contained(np.select(ROADS, (25, 55)).astype(np.uint8), container)
-    with rasterio.open(path) as file:
-        assert np.unique(sample_pixels(file, 1)).tolist() == [0, 25, 55]
+    with open_values(str(path)) as raster:
+        assert np.unique(raster.sample(1)).tolist() == [0, 25, 55]
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_sample_has_the_only_pixels_with_another_value(contained, container):
     pixels = np.zeros((SIDE, SIDE), np.uint8)
     pixels[1990:2000, 180:190] = 7  # between two windows
-    with rasterio.open(contained(pixels, container)) as file:
-        assert np.unique(sample_pixels(file, 1)).tolist() == [0, 7]
+    with open_values(str(contained(pixels, container))) as raster:
+        assert np.unique(raster.sample(1)).tolist() == [0, 7]
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_nearest_pixels_are_those_of_the_file(contained, container):
     pixels = (ROWS * 7 + COLUMNS * 13).astype(np.uint8)
-    with rasterio.open(contained(pixels, container)) as file:
-        found = nearest_pixels(file.read, [1], Window(100, 600, 1500, 1000), (333, 750))
+    with open_values(str(contained(pixels, container))) as raster:
+        found = raster.nearest((333, 750), [1], Window(100, 600, 1500, 1000))
     ys, xs = 600 + (2 * np.arange(333) + 1) * 1000 // 666, 101 + 2 * np.arange(750)
     assert np.array_equal(found, pixels[None, ys][:, :, xs])
 
