@@ -6,7 +6,6 @@ replaces it by the option.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,8 +34,6 @@ Ctrl-C or SIGTERM.
     def invoke(self, ctx: click.Context) -> int:
         """Run the command and return its exit status."""
         limit_spinning()
-        # torch's profiler prints on the terminal when it starts and stops, at its highest level: 5.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         try:
             with interrupted_by_signals():
                 return int(super().invoke(ctx))

@@ -14,7 +14,7 @@ from geoprep.storage.output_files import replaced
 from geoprep.texts import counted, yaml_loader
 
 Residency = Literal["ram", "compressed", "stream", "device"]
-LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
+LossName = Literal["focal-dice", "ce-dice"]
 EngineName = Literal["auto", "native", "ipex"]
 DeviceName = Literal["auto", "cpu", "cuda", "xpu", "mps"]
 Precision = Literal["auto", "bf16", "fp16", "tf32", "fp32"]

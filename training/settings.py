@@ -163,18 +163,10 @@ class ModelConfig:
     )
     loss: LossName = option(
         "focal-dice",
-        "Pixelwise loss, focal or cross-entropy (of roads bce-dice, of classes ce-dice), combined "
-        "with soft dice.",
+        "Pixelwise loss, focal or cross-entropy, of which soft dice replaces a quarter.",
     )
-    dice: float = option(0.25, "Share of soft dice in the loss.", "SHARE", least=0, most=1)
-    channel_weights: Literal["none", "auto"] = option(
-        "none", "Loss weights of the channels of bins; auto weights rare speeds more."
-    )
-    class_weights: str = option(
-        "none",
-        "Loss weights of classes: auto weights rare classes more; or a YAML file with lines of "
-        "CLASS: WEIGHT, 1 for others.",
-        "auto|none|FILE",
+    class_weights: Literal["none", "auto"] = option(
+        "none", "Loss weights; auto weights rare classes, or rare bins of speed, more."
     )
 
 
@@ -201,21 +193,16 @@ class OptimizerConfig:
         "LEVEL@CROP:EPOCHS,...",
         check=parse_stages,
     )
-    optimizer: Literal["adamw", "adam", "sgd"] = option(
+    optimizer: Literal["adamw", "sgd"] = option(
         "adamw", "Optimizer; sgd uses Nesterov momentum of 0.9."
     )
     lr: float = option(1e-3, "Peak learning rate.", "NUMBER", above=0)
     weight_decay: float = option(
         1e-2, "Weight decay of the kernels; decoupled with adamw.", "NUMBER", least=0, below=1
     )
-    schedule: Literal["onecycle", "cosine", "constant"] = option(
-        "onecycle", "Learning rate schedule over all epochs."
-    )
-    warmup: float = option(
-        1.0,
-        "Epochs of linear warm-up; onecycle ignores it and rises over its first 30 %.",
-        "EPOCHS",
-        least=0,
+    schedule: Literal["onecycle", "constant"] = option(
+        "onecycle",
+        "Learning rate: rising over the first 30 % of the run, then falling; or constant.",
     )
     clip: float | None = option(
         1.0, "Maximum norm of the gradient; none switches clipping off.", "NUMBER|none", above=0

@@ -20,7 +20,7 @@ from training import train
 pytestmark = pytest.mark.slow
 
 READ = {
-    *("classes", "split_file", "encoder_weights", "init_from", "class_weights", "resume", "config"),
+    *("classes", "split_file", "encoder_weights", "init_from", "resume", "config"),
     *("over", "truth", "proposal", "images", "area"),
 }
 """Options that name a file or folder to read."""

@@ -180,12 +180,6 @@ def test_idle_threads_spin_unless_the_machine_is_crowded(monkeypatch, given, loa
     assert seen == [wanted]
 
 
-def test_the_profiler_is_told_to_print_no_messages_of_its_own(monkeypatch):
-    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    assert run(running(lambda: int(os.environ["KINETO_LOG_LEVEL"] != "6")), []) == 0
-    monkeypatch.delenv("KINETO_LOG_LEVEL")
-
-
 @pytest.mark.parametrize(
     ("error", "status", "says"),
     [

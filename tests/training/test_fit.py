@@ -157,7 +157,7 @@ def test_profile_prints_a_time_breakdown_and_writes_nothing(fit, out):
     assert "a step of 8 images" in said
     assert "averaged weights" in said
     assert "compiled: nothing" in said
-    for phase in ("wait for the batch", "model forward", "backward", "images/s", "operator"):
+    for phase in ("wait for the batch", "model forward", "backward", "images/s"):
         assert phase in said
     assert not out.exists()
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from geoprep.errors import UsageError
 from training.setting_texts import LossName
 
 _SMOOTH = 1e-5
@@ -105,13 +104,6 @@ class ClassLoss(SummedLoss):
     ``focal-dice``: focal loss with gamma 2, (1 - p)^2 times cross-entropy (Lin et al. 2017).
     ``weights`` of classes, fp32 (class,), weight the pixels and the dice of each.
     """
-
-    def __init__(
-        self, name: LossName = "focal-dice", weights: Tensor | None = None, dice: float = 0.25
-    ) -> None:
-        super().__init__(name, weights, dice)
-        if name == "bce-dice":
-            raise UsageError("loss", "bce-dice is for roads: use ce-dice or focal-dice for classes")
 
     def sums(self, logits: Tensor, target: Tensor, valid: Tensor) -> Tensor:
         """See `SummedLoss`."""

@@ -82,7 +82,7 @@ def check_free(config: Config, folder: Path, lock: RunLock) -> None:
             "or replace it (`overwrite`)"
         )
     if config.overwrite and not _resumes_in(config, folder):
-        weights = (config.init_from, config.encoder_weights, config.class_weights)
+        weights = (config.init_from, config.encoder_weights)
         inputs = [path for name in weights if name for path in (Path(name), Path(name) / BEST)]
         check_outputs(*_files_of(folder), inputs=inputs, overwrite=True)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +35,8 @@ from training.model.compiled import copy_no_kernels, fuse_norms
 from training.model.losses import ClassLoss, RoadLoss
 from training.model.trainable import Trainable
 from training.model.unet import UNet, set_prior
-from training.setting_texts import Stage, parse_shares, read_yaml
+from training.setting_texts import Stage, parse_shares
 from training.settings import Config, SamplingConfig
-
-MOMENTUM = 0.9
 
 _LARGEST = 5.0
 """Largest weight of a channel or class over that of the most common one."""
@@ -70,19 +66,14 @@ def info_of(config: Config, stores: Stores) -> ModelInfo:
 def make_trainable(config: Config, info: ModelInfo, engine: Engine, stores: Stores) -> Trainable:
     """Return an untrained model with its normalisation and loss, on the CPU in fp32."""
     model = build_model(info.model, bands=len(info.bands), channels=info.channels)
-    _check_weights(config, info)
-    loss: nn.Module
-    if info.has_classes:
-        share = class_share(stores, info.class_names)
-        set_prior(model, share, exclusive=True)
-        loss = ClassLoss(config.loss, class_weights(config.class_weights, info, share), config.dice)
-    else:
-        weights = None
-        if info.targets == "bins":
-            share = channel_share(stores)
-            set_prior(model, share)
-            weights = inverse_root(share) if config.channel_weights == "auto" else None
-        loss = RoadLoss(config.loss, weights, config.dice)
+    share = None
+    if info.targets != "binary":
+        share = class_share(stores, info.class_names) if info.has_classes else channel_share(stores)
+        set_prior(model, share, exclusive=info.has_classes)
+    elif config.class_weights == "auto":
+        raise UsageError("class_weights", "auto needs labels of classes, or of speeds")
+    weights = None if share is None or config.class_weights == "none" else inverse_root(share)
+    loss = (ClassLoss if info.has_classes else RoadLoss)(config.loss, weights)
     return Trainable(make_prep(info, engine.dtype, config), model, loss)
 
 
@@ -147,20 +138,6 @@ def own_augmentation(spec: str) -> loaders.Augmentation:
     return augment
 
 
-def _check_weights(config: Config, info: ModelInfo) -> None:
-    """Raise UsageError for weights that are for other targets."""
-    if config.channel_weights != "none" and info.targets != "bins":
-        raise UsageError("channel_weights", f"auto needs `targets` bins, not {info.targets}")
-    if config.class_weights != "none" and not info.has_classes:
-        raise UsageError(
-            "class_weights",
-            f"{config.class_weights} needs labels of classes; for bins of speed "
-            "use `channel_weights`",
-        )
-    if config.loss == "ce-dice" and not info.has_classes:
-        raise UsageError("loss", "ce-dice is for classes: use bce-dice or focal-dice for roads")
-
-
 def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
     """Move a module to the engine's device, compile its parts, and return its optimizer.
 
@@ -216,40 +193,16 @@ def make_optimizer(model: nn.Module, config: Config) -> Optimizer:
         for slower in (False, True)
         for kernel in (True, False)
     ]
-    kinds: dict[str, Callable[..., Optimizer]] = {
-        "adamw": torch.optim.AdamW,
-        "adam": torch.optim.Adam,
-        "sgd": partial(torch.optim.SGD, momentum=MOMENTUM, nesterov=True),
-    }
     used = [group for group in groups if group["params"]]
-    return kinds[config.optimizer](used, lr=config.lr, fused=True)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(used, lr=config.lr, fused=True)
+    return torch.optim.SGD(used, lr=config.lr, momentum=0.9, nesterov=True, fused=True)
 
 
 def class_share(stores: Stores, names: Sequence[str]) -> Tensor:
     """Return the share of each class in the labelled pixels of the train splits, fp32 (class,)."""
     pixels = torch.from_numpy(class_pixels(stores, names))
     return (pixels / pixels.sum().clamp(min=1)).float()
-
-
-def class_weights(given: str, info: ModelInfo, share: Tensor) -> Tensor | None:
-    """Return the loss weights of classes, fp32 (class,) with mean 1; None for equal ones."""
-    if given in ("none", "auto"):
-        return inverse_root(share) if given == "auto" else None
-    values = read_yaml(given, "class_weights")
-    values = values if isinstance(values, dict) else {str(values): math.nan}
-    for name, value in values.items():
-        if name not in info.class_names:
-            raise UsageError(
-                "class_weights",
-                f"{given}: there is no class {name!r}; use lines of CLASS: WEIGHT "
-                f"with {', '.join(info.class_names)}",
-            )
-        if not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise UsageError("class_weights", f"{given}: {name}: {value} is not a weight from 0 up")
-    weight = torch.tensor([float(values.get(name, 1)) for name in info.class_names])
-    if not weight.any():
-        raise UsageError("class_weights", f"{given}: all weights are 0")
-    return weight / weight.mean()
 
 
 def channel_share(stores: Stores) -> Tensor:

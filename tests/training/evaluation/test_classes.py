@@ -2,12 +2,11 @@
 
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
-from helpers.predict_cases import FACTS
 from helpers.runs import rows
 from helpers.stores import write_store
 from PIL import Image
@@ -15,14 +14,13 @@ from sklearn.metrics import confusion_matrix, jaccard_score
 from torch.nn import functional
 
 import training
-from geoprep.errors import UsageError
 from geoprep.store.reader import StoreReader
 from training.checkpoint import ModelInfo, load
 from training.evaluate import main as evaluate_main
 from training.evaluation.metrics import ClassMetrics, worst_class
 from training.export import main as export_main
 from training.model.losses import ClassLoss
-from training.run.parts import class_share, class_weights, inverse_root
+from training.run.parts import class_share
 
 NAMES = ("background", "slow", "fast")
 OTHER = ("fast", "slow", "background")
@@ -178,14 +176,14 @@ def test_data_of_another_kind_is_refused_in_one_line(fit, tmp_path, cover, store
     ("store", "options", "says"),
     [
         ("cover", ("--targets", "bins"), "hold classes: use --targets classes"),
-        ("cover", ("--loss", "bce-dice"), "use ce-dice or focal-dice for classes"),
-        ("cover", ("--channel-weights", "auto"), "--channel-weights auto needs --targets bins"),
-        ("cover", ("--class-weights", "none.yaml"), "--class-weights none.yaml cannot be read"),
         ("cover", ("--min-share", "water"), "write CLASS=SHARE"),
         ("cover", ("--min-share", "water=0.1"), "no class 'water'"),
         ("cover", ("--min-road", "0.1"), "--min-road is for labels of speeds: use --min-share"),
-        ("store_path", ("--class-weights", "auto"), "needs labels of classes"),
-        ("store_path", ("--loss", "ce-dice"), "use bce-dice or focal-dice for roads"),
+        (
+            "store_path",
+            ("--targets", "binary", "--class-weights", "auto"),
+            "--class-weights auto needs labels of classes, or of speeds",
+        ),
         ("store_path", ("--targets", "classes"), "hold speeds: use --targets bins"),
     ],
 )
@@ -233,18 +231,3 @@ def test_an_exported_model_of_classes_scores_as_its_checkpoint(fit, command, tmp
         found.append(json.loads(command(evaluate_main, *words).out))
     assert found[1]["classes"] == list(NAMES)
     assert found[1]["metrics"] == pytest.approx(found[0]["metrics"], abs=2e-3)
-
-
-def test_class_weights_of_a_file(tmp_path, cover):
-    info = replace(FACTS, class_names=NAMES, targets="classes")
-    share = class_share([StoreReader.open(cover)], NAMES)
-    file = tmp_path / "weights.yaml"
-    file.write_text("fast: 4\n")
-    weights = class_weights(str(file), info, share)
-    assert (weights / weights[0]).tolist() == [1, 1, 4]
-    assert weights.mean() == pytest.approx(1)
-    assert torch.equal(class_weights("auto", info, share), inverse_root(share))
-    for text, says in (("lake: 1", "no class 'lake'"), ("fast: -1", "not a weight"), ("2", "2")):
-        file.write_text(text)
-        with pytest.raises(UsageError, match=says):
-            class_weights(str(file), info, share)

@@ -26,7 +26,7 @@ def _reference(logits, target, valid, gamma):
     return main, dice
 
 
-@pytest.mark.parametrize(("name", "gamma"), [("focal-dice", 2), ("bce-dice", 0)])
+@pytest.mark.parametrize(("name", "gamma"), [("focal-dice", 2), ("ce-dice", 0)])
 def test_the_loss_follows_its_formula(batch, name, gamma):
     parts = RoadLoss(name)(*batch)
     main, dice = _reference(*batch, gamma)
@@ -35,7 +35,7 @@ def test_the_loss_follows_its_formula(batch, name, gamma):
     torch.testing.assert_close(parts.total, 0.75 * parts.main + 0.25 * parts.dice)
 
 
-@pytest.mark.parametrize("name", ["focal-dice", "bce-dice"])
+@pytest.mark.parametrize("name", ["focal-dice", "ce-dice"])
 def test_invalid_pixels_do_not_count(batch, name):
     logits, target, valid = batch
     other = torch.where(valid[:, None], logits, 9.0), torch.where(valid[:, None], target, 1.0)
@@ -54,7 +54,7 @@ def test_the_loss_without_valid_pixels_is_zero(batch):
     assert not logits.grad.any()
 
 
-@pytest.mark.parametrize("name", ["focal-dice", "bce-dice"])
+@pytest.mark.parametrize("name", ["focal-dice", "ce-dice"])
 @pytest.mark.parametrize("size", [1e4, -1e4, 0.0])
 def test_extreme_logits_stay_finite(name, size):
     logits = torch.full((1, 1, 2, 2), size, requires_grad=True)

@@ -18,7 +18,7 @@ from training.run import trainer
     "options",
     [
         (
-            *("--optimizer", "sgd", "--schedule", "cosine", "--weights", "road"),
+            *("--optimizer", "sgd", "--schedule", "constant", "--weights", "road"),
             *("--precision", "fp32", "--scale", "1.3", "--rotate", "180", "--noise", "4"),
         ),
         ("--precision", "fp16", "--ema", "0.9", "--accumulate", "2"),
@@ -133,7 +133,7 @@ def test_changes_on_resume_are_noted(fit, out):
     [
         ("--level", "99"),
         ("--stages", "64@32:1,99@32:1"),
-        ("--targets", "binary", "--channel-weights", "auto"),
+        ("--targets", "binary", "--class-weights", "auto"),
         ("--crop", "33", "--min-road", "0.99"),
         ("--batch-size", "100"),
         ("--device", "cuda:99"),
@@ -161,7 +161,7 @@ def test_bands_in_another_order_are_read_by_name_on_resume(fit, tmp_path):
     write_store(given)
     write_store(swapped, order=(2, 1, 0))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    constant = ("--schedule", "constant", "--warmup", 0)
+    constant = ("--schedule", "constant")
     fit("--out", whole, "--epochs", 2, *constant, store=given)
     fit("--out", parts, "--epochs", 1, *constant, store=given)
     more = ("--resume", parts, "--epochs", 2)
