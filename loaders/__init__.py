@@ -18,7 +18,6 @@ from loaders.memory import SharedArrays as SharedArrays
 from loaders.memory import available_memory as available_memory
 from loaders.memory import is_distributed as is_distributed
 from loaders.memory import this_rank as this_rank
-from loaders.memory import touched_nodes as touched_nodes
 from loaders.prep import PAD_TO as PAD_TO
 from loaders.prep import Augmentation as Augmentation
 from loaders.prep import DevicePrep as DevicePrep

@@ -266,35 +266,6 @@ def _left(folder: Path, files: _Files) -> int:
     return max(0, left)
 
 
-def touched_nodes(root: Path = Path("/")) -> int:
-    """Return the number of memory nodes (NUMA) on which a first write may place a page.
-
-    It is 1 on machines with one node, on other systems than Linux, and if pages are interleaved
-    over all nodes already, as under ``numactl --interleave=all``.
-
-    Parameters
-    ----------
-    root
-        Folder that contains ``proc`` and ``sys``.
-    """
-    nodes: set[int] = set()
-    with suppress(OSError, ValueError):
-        nodes = _numbers((root / "sys/devices/system/node/has_memory").read_text())
-        status = (root / "proc/self/status").read_text()
-        if allowed := re.search(r"^Mems_allowed_list:(.*)$", status, re.MULTILINE):
-            nodes &= _numbers(allowed[1])
-        with (root / "proc/self/numa_maps").open() as maps:  # its first line is read alone: fast
-            if maps.readline().split()[1].startswith(("interleave", "weighted interleave")):
-                return 1
-    return max(1, len(nodes))
-
-
-def _numbers(text: str) -> set[int]:
-    """Return the numbers of a list of the kernel, such as ``0-3,8``."""
-    pairs = (part.partition("-") for part in text.strip().split(",") if part)
-    return {n for low, _, high in pairs for n in range(int(low), int(high or low) + 1)}
-
-
 def memory_limit(limit: str | int | float) -> int:
     """Return a limit in bytes: of "4GiB", a number of bytes, or a share of the available memory.
 

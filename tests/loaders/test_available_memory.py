@@ -3,7 +3,7 @@
 import psutil
 import pytest
 
-from loaders.memory import available_memory, touched_nodes
+from loaders.memory import available_memory
 
 GIB = 1 << 30
 
@@ -67,29 +67,3 @@ def test_a_group_over_its_limit_has_nothing_left_not_less(tmp_path):
 
 def test_this_machine_has_memory_left():
     assert available_memory().nbytes > 0
-
-
-@pytest.mark.parametrize(
-    ("nodes", "allowed", "policy", "expected"),
-    [
-        ("0", "0", "default", 1),
-        ("0-1", "0-1", "default", 2),
-        ("0-1,8", "0-63", "default", 3),
-        ("0-7", "2,4-5", "default", 3),
-        ("0-1", "1", "default", 1),  # a container that may use one node
-        ("0-1", "0-1", "interleave:0-1", 1),
-        ("0-1", "0-1", "bind:0", 2),
-    ],
-)
-def test_nodes_are_those_that_the_process_may_use(tmp_path, nodes, allowed, policy, expected):
-    write(tmp_path / "sys/devices/system/node/has_memory", nodes)
-    write(tmp_path / "proc/self/status", f"Name:\tx\nMems_allowed_list:\t{allowed}")
-    write(tmp_path / "proc/self/numa_maps", f"5616 {policy} file=/bin/x\n5617 default")
-    assert touched_nodes(tmp_path) == expected
-
-
-def test_without_files_of_the_kernel_there_is_one_node(tmp_path):
-    assert touched_nodes(tmp_path) == 1
-    write(tmp_path / "sys/devices/system/node/has_memory", "0-1")  # kernels without numa_maps
-    write(tmp_path / "proc/self/status", "Name:\tx")
-    assert touched_nodes(tmp_path) == 2

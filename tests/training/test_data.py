@@ -14,7 +14,7 @@ from geoprep.store.reader import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
 from training.checkpoint import load
 from training.data import count_fold, differences, model_info, shared_ground, tiles_of
-from training.run import header, parts
+from training.run import parts
 from training.settings import Config
 
 
@@ -94,10 +94,6 @@ def test_speed_targets_are_refused_for_a_store_without_speeds(fit, out, masked):
     assert "use --targets binary" in said
 
 
-def test_compressed_tiles_train(fit, out):
-    fit("--out", out, "--epochs", 1, "--residency", "compressed")
-
-
 @pytest.mark.parametrize("fits", [False, True])
 def test_validation_that_the_device_cannot_hold_streams(fit, out, tmp_path, monkeypatch, fits):
     room = (24 + 8 * fits) * 64 * 64 * 4
@@ -110,21 +106,6 @@ def test_validation_that_the_device_cannot_hold_streams(fit, out, tmp_path, monk
     error = " ".join(said.split())
     assert "24 tiles of level 64 take 0.393 MB; cpu has 0.786 MB free" in error
     assert "--residency ram" in error
-
-
-def test_interleaved_memory_is_advised_on_machines_with_several_nodes(monkeypatch):
-    monkeypatch.setattr(header, "touched_nodes", lambda: 2)
-    for residency, advised in (("ram", 1), ("compressed", 1), ("stream", 0), ("device", 0)):
-        notes = [*header._nodes(Config(residency=residency))]
-        assert len(notes) == advised
-        assert all("2 memory nodes" in n and "numactl --interleave=all" in n for n in notes)
-    monkeypatch.setattr(header, "touched_nodes", lambda: 1)
-    assert not [*header._nodes(Config())]
-
-
-def test_compressed_tiles_stay_compressed(store):
-    facts = model_info((store,), model="resnet34-unet")
-    assert "MB compressed" in repr(tiles_of(facts, (store,), "val", residency="compressed"))
 
 
 def test_bands_of_a_store_are_found_by_their_names(tmp_path):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from geoprep.texts import counted
-from loaders import this_rank, touched_nodes
+from loaders import this_rank
 from training.checkpoint import Checkpoint
 from training.data import class_pixels, differences, folds_of, shared_ground
 from training.engine.host import describe
 from training.run.captured import WARM_UP
 from training.run.parts import info_of
 from training.run.trainer import Trainer
-from training.settings import Config
 
 
 def header(run: Trainer, why: str, allocator: str) -> Iterator[tuple[str, str]]:
@@ -112,7 +111,6 @@ def notes(run: Trainer, saved: Checkpoint | None) -> Iterator[str]:
     yield from _unscored(run)
     yield from shared_ground(run.stores, folds_of(run.config))
     yield from _changed_since(run, saved)
-    yield from _nodes(run.config)
 
 
 def _never(run: Trainer) -> Iterator[str]:
@@ -143,16 +141,6 @@ def _unscored(run: Trainer) -> Iterator[str]:
             f"no validation tile has a {what}, so there is no {score}: best.pt is the epoch with "
             "the lowest validation loss, or the last one if no pixel has a label. Choose another "
             "validation split"
-        )
-
-
-def _nodes(config: Config) -> Iterator[str]:
-    """Yield a line on memory nodes, if resident tiles lie on those of the loading threads."""
-    nodes = touched_nodes()
-    if nodes > 1 and config.residency in ("ram", "compressed"):
-        yield (
-            f"this machine has {nodes} memory nodes, and tiles lie on those of the threads that "
-            "load them: start under `numactl --interleave=all` to read them from all nodes alike"
         )
 
 
