@@ -115,7 +115,10 @@ def _write_geojson(network: RoadGraph, path: Path) -> None:
 
 
 def _cut_at_180(line: shapely.LineString) -> shapely.Geometry:
-    """Return a line in degrees, as two or more where it crosses the 180th meridian."""
+    """Return a line in degrees, as two or more where it crosses the 180th meridian.
+
+    GDAL's own cut (3.12) leaves lines of a single point.
+    """
     xy = shapely.get_coordinates(line)
     crosses = np.flatnonzero(np.abs(np.diff(xy[:, 0])) > _HALF_TURN)
     if not len(crosses):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from geoprep.palette import NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store.reader import StoreReader
-from geoprep.store.scenes import scene_grid, scene_shape
+from geoprep.store.scenes import scene_grid
 from geoprep.views.display import (
     display_rgb,
     hatch,
@@ -25,23 +25,14 @@ from geoprep.views.display import (
 
 THUMB_SIDE = 256
 """Length of the longer side of a thumbnail in pixels, approximately."""
-MOST_SIDE = 4096
-"""Length of the longer side of a picture in pixels. Browsers fail to show much larger ones."""
 QUALITY = {"image": 85, "thumb": 72}
 _STRIPE = UNKNOWN_SPEED - 1
 
 
-def shown_step(height: int, width: int) -> int:
-    """Return the number of scene pixels per picture pixel along one axis."""
-    return -(-max(height, width) // MOST_SIDE)
-
-
 def scene_pictures(
-    store: StoreReader, scene: int, level: int, brighten: NDArray[np.uint8]
+    store: StoreReader, scene: int, level: int, step: int, brighten: NDArray[np.uint8]
 ) -> dict[str, bytes]:
-    """Return the encoded image and mask of a scene, north up, and their thumbnails."""
-    height, width = scene_shape(store, scene, level)
-    step = min(shown_step(height, width), height, width)
+    """Return image and mask of a scene, reduced by ``step``, north up, and their thumbnails."""
     image, label = read_thinned(store, scene, level, step)
     flips = north_up(scene_grid(store, scene))
     image, label = image[flips], label[flips]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
@@ -26,10 +27,13 @@ from geoprep.store.schema import SPLIT_NAMES, SPLITS, STATUSES, StoreMeta
 from geoprep.views.display import CLASS_OPACITY, aspect_of, label_title, natural_bands
 from geoprep.views.facts import info
 from geoprep.views.footprints import LONLAT, outlines
-from geoprep.views.page.pictures import shown_step
 
 APART = 0.5
 """Scenes farther apart than this, in degrees, belong to different areas with separate maps."""
+MOST_SIDE = 4096
+"""Length of the longer side of a picture in pixels. Browsers fail to show much larger ones."""
+MOST_PIXELS = 128_000_000
+"""Pixels of all pictures (75 chips of 1300 x 1300, about 60 MB): those of more are reduced."""
 BUILT = ("ok", "unlabelled")
 """Statuses of scenes that have pixels."""
 
@@ -38,6 +42,11 @@ def page_data(store: StoreReader, level: int) -> dict[str, Any]:
     """Return the data of the page without pictures: facts, legend and ``scenes``, a row each."""
     facts = info(store)
     scenes = list(_scenes(store, level))
+    pixels = sum(scene["width"] * scene["height"] for scene in scenes if scene["built"])
+    for scene in scenes:
+        sides = scene["width"], scene["height"]
+        step = math.ceil(max(max(sides) / MOST_SIDE, (pixels / MOST_PIXELS) ** 0.5))
+        scene["step"] = max(1, min(step, *sides))
     areas = areas_of(scenes)
     for scene, area in zip(scenes, areas, strict=True):
         scene["area"] = area
@@ -91,7 +100,6 @@ def _scenes(store: StoreReader, level: int) -> Iterator[dict[str, Any]]:
             "valid": round(valid_share(store, index), 4),
             "width": shape[1],
             "height": shape[0],
-            "step": shown_step(*shape),
             "aspect": round(aspect_of(grid), 4),
             "metres": round(grid.width * grid.gsd_m()[0], 2) if grid is not None else None,
             "crs": "" if grid is None else grid.crs.split("\n")[0][:60],

@@ -18,7 +18,7 @@ from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import find_scene, read_label, scene_splits
 from geoprep.store.schema import SPLITS
-from geoprep.views.page import make_page, writing
+from geoprep.views.page import make_page, records, writing
 from geoprep.views.page.records import areas_of, page_data, script_json
 
 HOSTILE = (
@@ -114,12 +114,8 @@ def test_what_cannot_be_written_leaves_what_was_there(store, tmp_path, monkeypat
     monkeypatch.setattr(writing, "scene_pictures", broken)
     with pytest.raises(StoreError, match="damaged"):
         make_page(store, out, overwrite=True)
-    monkeypatch.setattr(writing, "MOST_PIXELS", 0)
-    with pytest.raises(StoreError, match="damaged"):
-        make_page(store, out, overwrite=True)
     assert out.read_text() == before
-    assert {path.name for path in tmp_path.iterdir()} == {"a.html", "a_files"}
-    assert not any((tmp_path / "a_files").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"a.html"}
     with pytest.raises(UsageError, match=r"a\.png: use a name that ends in \.html"):
         make_page(store, tmp_path / "a.png")
 
@@ -163,31 +159,29 @@ def test_nothing_is_asked_of_the_network(page, browser, tmp_path):
     assert not browser.asked
 
 
-@pytest.mark.parametrize("most", [10**9, 0], ids=["one file", "with a folder"])
-def test_scene_is_shown_at_full_size(store, browser, tmp_path, monkeypatch, most):
-    monkeypatch.setattr(writing, "MOST_PIXELS", most)
-    page = make_page(store, tmp_path / "city #1.html")
-    assert (tmp_path / "city #1_files").is_dir() == (most == 0)
+def test_scene_is_shown_at_full_size(page, browser, tmp_path):
     shown = colours_of(browser.picture(page, "scene=city_1&view=mask", tmp_path / "seen.png"))
     assert not browser.complaints
     assert BACKGROUND_COLOUR in shown
     assert SPEED_COLOURS[6] in shown  # the motorway
-    folder = tmp_path / "city #1_files"
-    if not most:
-        before = {path.name for path in folder.iterdir()}
-        (folder / ".0123456789abcdef.partial").mkdir()  # of one that was killed
-        make_page(store, page, level=32)
-        after = {path.name for path in folder.iterdir()}
-        assert len(before) == len(after) == 1
-        assert before != after
 
 
-def test_a_full_disk_is_named(store, tmp_path, monkeypatch):
+def test_pictures_of_many_pixels_are_reduced_to_a_total(store, tmp_path, monkeypatch):
+    full = page_data(store, 64)["scenes"]
+    pixels = sum(scene["width"] * scene["height"] for scene in full if scene["built"])
+    monkeypatch.setattr(records, "MOST_PIXELS", pixels / 3)
+    reduced = page_data(store, 64)["scenes"]
+    assert {scene["step"] for scene in full} == {1}
+    assert {scene["step"] for scene in reduced if scene["built"]} == {2}
+    number = next(number for number, scene in enumerate(full) if scene["built"])
+    small = block(make_page(store, tmp_path / "a.html"), f"mask-{number}")
+    assert small.shape == (full[number]["height"] // 2, full[number]["width"] // 2)
+
+
+def test_a_full_disk_is_named(store, tmp_path):
     from helpers.disks import small_disk
 
-    for most in (10**9, 0):
-        monkeypatch.setattr(writing, "MOST_PIXELS", most)
-        with small_disk(tmp_path / f"disk{most}", 128) as disk:
-            with pytest.raises(OutputError, match="no space left"):
-                make_page(store, disk / "a.html")
-            assert not [path for path in disk.rglob("*") if path.is_file()]
+    with small_disk(tmp_path / "disk", 128) as disk:
+        with pytest.raises(OutputError, match="no space left"):
+            make_page(store, disk / "a.html")
+        assert not any(disk.iterdir())

@@ -1,7 +1,6 @@
 // What all parts share: the data, small helpers, and the state, which is the address after the #.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const SCENES = DATA.scenes;
-const NATIVE = { image: "jpg", mask: "png", thumb: "jpg", roads: "png" };
 const $ = (id) => document.getElementById(id);
 const number = (value, digits = 0) =>
   value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -25,12 +24,8 @@ function draw(tag, attributes, text = "") {
 }
 
 function source(kind, index) {
-  if (!DATA.folder) {
-    const block = $(`${kind}-${index}`);
-    return `data:${block.type};base64,${block.textContent}`;
-  }
-  const folder = DATA.folder.split("/").map(encodeURIComponent).join("/");
-  return `${folder}/${kind}-${index}.${NATIVE[kind]}`;
+  const block = $(`${kind}-${index}`);
+  return `data:${block.type};base64,${block.textContent}`;
 }
 
 const tone = (name) => `var(--${name})`;
