@@ -62,17 +62,12 @@ def preview(
     chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
     grids = [scene_grid(store, scene) for scene in chosen]
     columns = ("image", label_title(store.meta), "overlay")
-    layout = sheet.lay_out([aspect_of(grid) for grid in grids], columns)
-    if level is None:
-        level = _fitting_level(store, grids, layout.panel_pixels)
-    level = store.check_level(level)
+    pixels = sheet.panel_pixels(len(chosen), columns)
+    level = store.check_level(_fitting_level(store, grids, pixels) if level is None else level)
     brighten = brightness_table(store)
-    views = [
-        _view(store, scene, grid, level, layout.panel_pixels, brighten)
-        for scene, grid in zip(chosen, grids, strict=True)
-    ]
+    views = [scene_view(store, scene, level, pixels, brighten) for scene in chosen]
     with replaced(out) as partial:
-        sheet.draw(partial, layout, views, _header(store, level))
+        sheet.draw(partial, views, columns, _header(store, level))
     return out
 
 
@@ -105,17 +100,13 @@ def _fitting_level(store: StoreReader, grids: Sequence[Grid | None], pixels: int
     return store.meta.levels[0]
 
 
-def _view(
-    store: StoreReader,
-    scene: int,
-    grid: Grid | None,
-    level: int,
-    pixels: int,
-    brighten: NDArray[np.uint8],
+def scene_view(
+    store: StoreReader, scene: int, level: int, pixels: int, brighten: NDArray[np.uint8]
 ) -> SceneView:
-    """Read one scene, north up, at about the resolution of the picture."""
+    """Read one scene, north up, for a picture about as many pixels wide."""
     from geoprep.views.sheet import SceneView
 
+    grid = scene_grid(store, scene)
     if store.scenes.status[scene] in ("ok", "unlabelled"):
         step = max(1, scene_shape(store, scene, level)[1] // (2 * pixels))
         image, label = read_thinned(store, scene, level, step)

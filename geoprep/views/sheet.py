@@ -1,13 +1,13 @@
-"""Draw the preview of a store: a page of panels, with matplotlib."""
+"""Draw scenes of a store with matplotlib: image, label and overlay, with a legend."""
 
 from __future__ import annotations
 
 import io
-import math
 import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,30 +31,29 @@ from geoprep.views.display import CLASS_OPACITY, hatch, label_colours
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
 
-# All lengths are in inches. Every page has the same width, so that text has one size.
-PAGE = 12.0
-DPI = 160
-MARGIN = 0.4
-HEADER = 0.95
-FOOTER = 0.35
-CAPTION = 0.54
-GAP = 0.06
-BEST_HEIGHT = 12.0
-ASPECTS = (0.3, 2.5)
-
-INK, FAINT, PAPER = "#14171e", "#6b7280", "#ffffff"
-SPLIT_COLOURS = {"train": "#2563a8", "val": "#b4540a", "test": "#0f766e", "unused": "#6b7280"}
-BAD = "#b3261e"
-NEARLY_ALL = 0.995
-LETTER = 0.09
-"""Width of a letter of a caption."""
+PAGE: Final = 12.0
+"""Width of every sheet in inches."""
+DPI: Final = 160
+_HEADER: Final = 1.3
+_CAPTION: Final = 0.55
+_ASPECTS: Final = (0.3, 2.5)
+_LETTERS: Final = 120
+"""Letters of a caption as wide as a sheet."""
+_SIDE_BY_SIDE: Final = 3
+"""More scenes than this stand two in a row."""
+_INK, _FAINT, _BAD = "#14171e", "#6b7280", "#b3261e"
+_NEARLY_ALL: Final = 0.995
+_WITHOUT_SPEEDS: Final = 2
+"""Number of legend entries of a store without speeds: background and road."""
+_MOST_CLASSES: Final = 11
+"""Classes in the legend."""
 
 
 @dataclass(frozen=True, slots=True)
 class SceneView:
-    """One scene of the preview, with its pixels north up."""
+    """One scene, with its pixels north up."""
 
     store: StoreReader
     scene: int
@@ -69,66 +68,62 @@ class SceneView:
         """Status of the scene."""
         return str(self.store.scenes.status[self.scene])
 
-
-@dataclass(frozen=True, slots=True)
-class SheetLayout:
-    """Sizes of panels, in inches."""
-
-    columns: tuple[str, ...]
-    across: int  # scenes side by side
-    heights: tuple[float, ...]  # of each row of scenes, captions included
-
-    @property
-    def page_height(self) -> float:
-        """Height of the page in inches."""
-        return HEADER + sum(self.heights) + FOOTER
-
-    @property
-    def panel(self) -> float:
-        """Width of a panel in inches."""
-        return _panel(self.across, len(self.columns))
-
-    @property
-    def panel_pixels(self) -> int:
-        """Width of a panel in pixels."""
-        return math.ceil(self.panel * DPI)
+    def caption(self, letters: int) -> str:
+        """Return the end of its id, its split, width, and road share or reason of its status."""
+        name, store, scene = str(self.store.scenes.id[self.scene]), self.store, self.scene
+        facts = [SPLIT_NAMES[scene_splits(store)[scene]]]
+        if self.width_m:
+            facts.append(f"{self.width_m:,.0f} m wide")
+        if self.status == "ok":
+            valid = valid_share(store, scene)
+            facts += [f"{valid:.0%} valid"] * (valid < _NEARLY_ALL)
+            facts.append(f"{scene_roads(store)[scene]:.1%} {store.meta.share_name}")
+        else:  # without folder names
+            reason = re.sub(r"^\S*/\S*: |\S*/", "", str(store.scenes.reason[scene]))
+            facts.append(f"{self.status}: {reason}")
+        text = textwrap.shorten("  ·  ".join(facts), letters - min(len(name), 20), placeholder="…")
+        if len(name) > (room := letters - len(text)):
+            name = "…" + name[-room:]  # the end tells scenes apart
+        return f"{name}  ·  {text}"
 
 
-def _panel(across: int, columns: int) -> float:
-    return (PAGE - across * MARGIN) / (across * columns) - GAP
+def scenes_across(count: int) -> int:
+    """Return how many of some scenes stand side by side."""
+    return 1 if count <= _SIDE_BY_SIDE else 2
 
 
-def lay_out(aspects: Sequence[float], columns: Sequence[str]) -> SheetLayout:
-    """Return the layout whose page is closest to a square, for scenes of some height per width."""
-    options = []
-    for across in range(1, max(1, min(len(aspects), 6 // len(columns))) + 1):
-        panel = _panel(across, len(columns))
-        clipped = [min(max(aspect, ASPECTS[0]), ASPECTS[1]) for aspect in aspects]
-        rows = [clipped[i : i + across] for i in range(0, len(clipped), across)]
-        heights = tuple(panel * max(row) + CAPTION for row in rows)
-        options.append(SheetLayout(tuple(columns), across, heights))
-    return min(options, key=lambda layout: abs(math.log(layout.page_height / BEST_HEIGHT)))
+def panel_pixels(count: int, columns: Sequence[str]) -> int:
+    """Return the width in pixels of a panel on a sheet of some scenes."""
+    return ceil(DPI * PAGE / (scenes_across(count) * len(columns)))
 
 
 def draw(
-    path: Path, layout: SheetLayout, views: Sequence[SceneView], header: tuple[str, str, str]
+    path: Path, views: Sequence[SceneView], columns: Sequence[str], header: tuple[str, str, str]
 ) -> None:
-    """Draw the preview; the header is a title, the line below it, and the note at the bottom."""
+    """Draw scenes; the header is a title, the line below it, and the note at the bottom."""
     from matplotlib.figure import Figure
 
     title, facts, note = header
-    figure = Figure((PAGE, layout.page_height), dpi=DPI, facecolor=PAPER)
-    rows, left = len(layout.heights), MARGIN / 2 / PAGE
-    ratios = (HEADER, *layout.heights, FOOTER)
-    whole = figure.subfigures(rows + 2, 1, squeeze=False, height_ratios=ratios)
-    top, *middle, bottom = whole[:, 0]
-    top.text(left, 0.55, title, fontsize=24, fontweight="bold", color=INK)
-    top.text(left, 0.2, facts, fontsize=10.5, color=FAINT)
-    bottom.text(left, 0.4, note, fontsize=8.5, color=FAINT)
-    _draw_legend(top, views)
-    parts = [part for row in middle for part in row.subfigures(1, layout.across, squeeze=False)[0]]
-    for number, (part, view) in enumerate(zip(parts, views, strict=False)):
-        _draw_scene(part, layout, view, number)
+    across = scenes_across(len(views))
+    rows = [views[i : i + across] for i in range(0, len(views), across)]
+    panel = PAGE / (across * len(columns))
+    tallest = (max(view.aspect for view in row) for row in rows)
+    heights = [panel * min(max(aspect, _ASPECTS[0]), _ASPECTS[1]) + _CAPTION for aspect in tallest]
+    figure = Figure((PAGE, _HEADER + sum(heights)), dpi=DPI, layout="constrained")
+    ratios = (_HEADER, *heights)
+    top, *middle = figure.subfigures(len(ratios), 1, squeeze=False, height_ratios=ratios)[:, 0]
+    top.text(0.01, 0.55, title, fontsize=24, fontweight="bold", color=_INK)
+    top.text(0.01, 0.3, facts, fontsize=10.5, color=_FAINT)
+    top.text(0.01, 0.1, note, fontsize=8.5, color=_FAINT)
+    draw_colours(top, views, loc="upper right")
+    for part, row in zip(middle, rows, strict=True):
+        parts = part.subfigures(1, across, squeeze=False)[0]
+        for own, view in zip(parts, row, strict=False):
+            caption = {"fontsize": 9.5, "parse_math": False, "x": 0.01, "ha": "left"}
+            colour = _INK if view.status == "ok" else _BAD
+            own.suptitle(view.caption(_LETTERS // across), color=colour, **caption)
+            for axes, column in zip(own.subplots(1, len(columns)), columns, strict=True):
+                draw_panel(axes, view, column)
     save(figure, path, dpi=DPI)
 
 
@@ -153,12 +148,6 @@ def draw_legend(
         text.set_text(name)
 
 
-_WITHOUT_SPEEDS: Final = 2
-"""Number of legend entries of a store without speeds: background and road."""
-_MOST_CLASSES: Final = 11
-"""Classes in the legend."""
-
-
 def _boxes(used: set[int]) -> list[tuple[str, tuple[int, int, int]]]:
     """Return text and colour of the legend entries for the values of some labels."""
     ground, unknown = ("background", BACKGROUND_COLOUR), UNKNOWN_SPEED in used
@@ -176,8 +165,8 @@ def _class_boxes(classes: ClassTable, used: set[int]) -> list[tuple[str, tuple[i
     return boxes[:_MOST_CLASSES]
 
 
-def _draw_legend(figure: SubFigure, views: Sequence[SceneView]) -> None:
-    """Draw the legend right of the title: background, speed bins from slow to fast, nodata."""
+def draw_colours(figure: Any, views: Sequence[SceneView], loc: str) -> None:  # noqa: ANN401 - a figure, or a part of one
+    """Draw the legend of labels: background, speed bins from slow to fast or classes, nodata."""
     from matplotlib.patches import Patch
 
     used = set(np.unique(np.concatenate([view.label.ravel() for view in views])).tolist())
@@ -191,14 +180,10 @@ def _draw_legend(figure: SubFigure, views: Sequence[SceneView]) -> None:
     draw_legend(
         *(figure, [*names, "nodata"], handles),
         title=None if with_classes or len(boxes) <= _WITHOUT_SPEEDS else "mph",
-        loc="upper right",
-        bbox_to_anchor=(1 - MARGIN / 2 / PAGE, 0.9),
-        borderaxespad=0,
+        loc=loc,
         ncols=min(len(handles), 6 if with_classes else 9),
         frameon=False,
         fontsize=8.5,
-        columnspacing=1.2,
-        handletextpad=0.5,
     )
 
 
@@ -206,68 +191,13 @@ def _css(colour: tuple[int, int, int]) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
-def _draw_scene(figure: SubFigure, layout: SheetLayout, view: SceneView, number: int) -> None:
-    """Draw the panels of a scene below its id, split, and road share or reason of its status."""
-    height, width = layout.heights[number // layout.across], PAGE / layout.across
-    side, top = MARGIN / 2 / width, 1 - CAPTION / height
-    line, name = top + 0.09 / height, str(view.store.scenes.id[view.scene])
-    split = SPLIT_NAMES[scene_splits(view.store)[view.scene]]
-    badge = {"boxstyle": "round,pad=0.22,rounding_size=0.3", "fc": SPLIT_COLOURS[split], "lw": 0}
-    figure.text(side + 0.05 / width, line, split, fontsize=8.5, color=PAPER, bbox=badge)
-    facts, letters = _words(view), int((width - MARGIN) / LETTER) - len(split) - 4
-    facts = textwrap.shorten(facts, letters - min(len(name), 20), placeholder="…")
-    if len(name) > (room := letters - len(facts)):
-        name = "…" + name[-room:]  # the end tells scenes apart
-    after = side + (0.15 + LETTER * len(split)) / width
-    plain: dict[str, Any] = {"parse_math": False, "fontweight": "bold"}
-    figure.text(after, line, name, fontsize=10.5, color=INK, **plain)
-    tone = INK if view.status == "ok" else BAD
-    figure.text(1 - side, line, facts, fontsize=9.5, ha="right", color=tone)
-    axes = figure.subplots(1, len(layout.columns), squeeze=False)[0]
-    figure.subplots_adjust(side, 0, 1 - side, top, wspace=GAP / layout.panel)
-    for panel, column in zip(axes, layout.columns, strict=True):
-        panel.set_axis_off()
-        labelled, scaled = number < layout.across, column == layout.columns[0]
-        _draw_panel(panel, view, column, labelled=labelled, scale=scaled)
-
-
-def _words(view: SceneView) -> str:
-    """Return a scene's road share, or its status and reason without folder names."""
-    store, scene = view.store, view.scene
-    if view.status != "ok":
-        reason = re.sub(r"^\S*/\S*: |\S*/", "", str(store.scenes.reason[scene]))
-        return f"{view.status}: {reason}"
-    valid = valid_share(store, scene)
-    share = f"{scene_roads(store)[scene]:.1%} {store.meta.share_name}"
-    return share if valid >= NEARLY_ALL else f"{valid:.0%} valid   {share}"
-
-
-def _draw_panel(axes: Axes, view: SceneView, name: str, *, labelled: bool, scale: bool) -> None:
-    """Draw one panel in metres on the ground, so that pixels have their true aspect."""
-    from matplotlib.patheffects import withStroke
-
-    picture = _picture(view, name)
-    width = view.width_m or 1.0
-    axes.imshow(picture, extent=(0, width, width * view.aspect, 0), aspect="equal")
-    axes.set_anchor("NW")
-    halo = [withStroke(linewidth=2.5, foreground=INK)]
+def draw_panel(axes: Axes, view: SceneView, name: str) -> None:
+    """Draw the image, the label or the overlay of a scene, with pixels of their true aspect."""
+    axes.imshow(_picture(view, name), extent=(0, 1, view.aspect, 0), aspect="equal")
+    axes.set_title(name, fontsize=9, color=_FAINT)
+    axes.set_axis_off()
     if name != "overlay" and (missing := _missing(view, name)):
-        centre = width / 2, width * view.aspect / 2
-        axes.text(*centre, missing, ha="center", va="center", fontsize=10, color=INK)
-    if labelled:
-        axes.text(
-            0.02 * width, 0.02 * width, name,
-            va="top", fontsize=9, color=PAPER, path_effects=halo,
-        )  # fmt: skip
-    if scale and view.width_m and not view.nodata.all():
-        length = round_length(view.width_m / 3)
-        x, y = 0.04 * width, width * view.aspect - 0.05 * width
-        axes.plot([x, x + length], [y, y], color=INK, linewidth=4.5, solid_capstyle="butt")
-        axes.plot([x, x + length], [y, y], color=PAPER, linewidth=2.5, solid_capstyle="butt")
-        label = f"{length:g} m" if length < 1000 else f"{length / 1000:g} km"
-        axes.text(
-            x, y - 0.02 * width, label, va="bottom", fontsize=8.5, color=PAPER, path_effects=halo
-        )  # fmt: skip
+        axes.text(0.5, view.aspect / 2, missing, ha="center", va="center", color=_INK)
 
 
 def _missing(view: SceneView, name: str) -> str:
@@ -275,12 +205,6 @@ def _missing(view: SceneView, name: str) -> str:
     if view.nodata.all():
         return "no pixels" if name == "image" else ""
     return "no label" if name != "image" and view.status == "unlabelled" else ""
-
-
-def round_length(longest: float) -> float:
-    """Return the largest of 1, 2, 5, 10, 20, 50, ... that is at most ``longest``."""
-    power = 10.0 ** math.floor(math.log10(longest))
-    return max(step * power for step in (1, 2, 5) if step * power <= longest * (1 + 1e-9))
 
 
 def _picture(view: SceneView, name: str) -> NDArray[np.uint8]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from geoprep.storage.local_files import StrPath
+
+_PLOT_PIXELS: Final = 800
+"""Width of a scene in a notebook."""
 
 
 def open_store(path: StrPath) -> Store:
@@ -203,27 +206,21 @@ class Store:
         """
         import matplotlib.pyplot as plt
 
-        from geoprep.views.display import brightness_table, display_rgb, label_colours, read_thinned
+        from geoprep.views.display import brightness_table, label_title
         from geoprep.views.geotiff import chosen_scenes, require_pixels
+        from geoprep.views.overview import scene_view
+        from geoprep.views.sheet import draw_colours, draw_panel
 
         reader = self.reader
         level = reader.check_level(reader.meta.levels[-1] if level is None else level)
         index, *_ = chosen_scenes(reader, ["all" if scene is None else scene], ["image"])
         require_pixels(reader, index)
-        image, label = read_thinned(reader, index, level, 1)
+        view = scene_view(reader, index, level, _PLOT_PIXELS, brightness_table(reader))
         figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
-        axes[0].imshow(display_rgb(reader, image, brightness_table(reader)))
-        axes[1].imshow(label_colours(reader)[label])
-        for panel, title in zip(axes, ("image", "label"), strict=True):
-            panel.set_title(title)
-            panel.set_axis_off()
-        figure.suptitle(str(reader.scenes.id[index]))
-        if reader.meta.has_classes:
-            from matplotlib.patches import Patch
-
-            classes = zip(reader.classes.names, reader.classes.colors, strict=True)
-            patches = [Patch(facecolor=color, label=name) for name, color in classes]
-            figure.legend(handles=patches, loc="outside lower center", ncols=min(len(patches), 6))
+        for panel, name in zip(axes, ("image", label_title(reader.meta)), strict=True):
+            draw_panel(panel, view, name)
+        figure.suptitle(view.caption(100), parse_math=False)
+        draw_colours(figure, [view], loc="outside lower center")
         result: NDArray[np.object_] = axes
         return result
 

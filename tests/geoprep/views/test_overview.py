@@ -30,7 +30,7 @@ def views(monkeypatch):
     """Return the list that every sheet's scenes go to instead of being drawn."""
     drawn: list[sheet.SceneView] = []
 
-    def draw(path, layout, shown, header):
+    def draw(path, shown, columns, header):
         drawn.extend(shown)
         path.write_bytes(b"")
 

@@ -136,7 +136,7 @@ def test_rotated_pixels_have_a_transform_and_no_x(built):
 def test_plot_draws_image_and_label(store):
     mpl.use("agg")
     axes = store.plot()
-    assert [one.get_title() for one in axes] == ["image", "label"]
+    assert [one.get_title() for one in axes] == ["image", "speed"]
     with pytest.raises(UsageError, match="has no pixels"):
         store.plot(store.scenes.index[store.scenes["status"] == "failed"][0])
 
