@@ -2,8 +2,8 @@
 
     python -m benchmarks.accelerators [STORE] [--write-page docs/performance/accelerators.md]
 
-Parts: steps of `training.fit`, by default and without graphs; the first step of a process;
-`training.predict` of the first image of a process and of further ones, and an image to a network.
+Parts: steps of `training.fit`, by default and without graphs; `training.predict` of the first image
+of a process and of further ones, and an image to a network.
 They are sized for six minutes on an H100. ``--device cpu --quick`` runs the same code on a CPU, to
 check it.
 """
@@ -14,9 +14,8 @@ import gc
 import math
 import os
 import platform
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise, repeat
@@ -24,7 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 import rasterio
 import torch
 
@@ -56,7 +54,7 @@ from training.run.parts import open_data
 from training.run.trainer import Trainer
 from training.settings import Config
 
-PARTS = ("step", "start", "predict")
+PARTS = ("step", "predict")
 NOT_RUN = "## Not run\n"
 """Line of the page before which the section of a new device is written."""
 
@@ -83,11 +81,6 @@ STEPS = {
     "128 x 256, no graph": StepCase(128, 256, graph=False),
     "128 x 256, --compile model": StepCase(128, 256, compile="model", goal=4000),
 }
-
-IMPORTS = (
-    "import time; begun = time.perf_counter(); import torch; there = time.perf_counter(); "
-    "from training.prediction import job, screen; print(time.perf_counter() - there)"
-)
 
 
 @dataclass(frozen=True)
@@ -211,11 +204,9 @@ class Measurement:
             finally:
                 self._release()
             of = self._sized(case).batch_size
-            rates = [of / took for took, _ in figures]
+            rates = [of / took for took in figures]
             self.result.add(f"step.{name}.rate", "images/s", rates, at_least=case.goal)
-            self.result.add(f"step.{name}.ms", "ms per step", [took * 1e3 for took, _ in figures])
-            self.result.add(f"step.{name}.waited", "", [waited for _, waited in figures])
-            self._add_peak(f"step.{name}")
+            self.result.add(f"step.{name}.ms", "ms per step", [took * 1e3 for took in figures])
 
     def _sized(self, case: StepCase) -> StepCase:
         """Return a case, with the small sizes of ``--quick``."""
@@ -223,46 +214,22 @@ class Measurement:
             return case
         return case._replace(batch_size=self.scale.batch_size, crop=self.scale.crop, compile="off")
 
-    def _steps(self, case: StepCase) -> Iterator[tuple[float, float]]:
-        """Yield the seconds of a step and the share of waiting for its batch, once per round."""
+    def _steps(self, case: StepCase) -> Iterator[float]:
+        """Yield the seconds of a step, once per round."""
         step, scale = stepping(self.store, self.work, self.device.type, case)[1], self.scale
-        self._reset_peak()
         for _ in range(scale.warm_up):
             step()
         for _ in range(self.result.settings["repeats"]):
-            begun, waited = self._now(), 0.0
+            begun = self._now()
             for _ in range(scale.steps):
-                waited += step().waited
-            took = self._now() - begun
-            yield took / scale.steps, waited / took
-
-    def start(self) -> None:
-        """Record the seconds from the start of a process to the end of its first step."""
-        for name, graph in (("graph", True), ("eager", False)):
-            announce(f"first step, {name}")
-            case = self._sized(StepCase(8, 160, graph=graph))
-            given: dict[str, Any] = {"store": str(self.store), "case": case}
-            given |= {"device": self.device.type, "work": str(self.work / f"first-{name}")}
-            took = child.ask("benchmarks.accelerators:first_step", given)["seconds"]
-            self.result.add(f"start.{name}.s", "s", [took], at_most=14 if graph else None)
+                step()
+            yield (self._now() - begun) / scale.steps
 
     def _release(self) -> None:
         """Return unused memory of the device from torch's cache to the driver."""
         gc.collect()
         if self.device.type != "cpu":
             torch.get_device_module(self.device).empty_cache()
-
-    def _reset_peak(self) -> None:
-        gc.collect()
-        module = torch.get_device_module(self.device)
-        if hasattr(module, "reset_peak_memory_stats"):
-            module.reset_peak_memory_stats()
-
-    def _add_peak(self, at: str) -> None:
-        """Record the peak memory of tensors on the device, if it counts them."""
-        peak_bytes = getattr(torch.get_device_module(self.device), "max_memory_allocated", None)
-        if peak_bytes is not None:
-            self.result.add(f"{at}.peak", "GiB", [peak_bytes() / 2**30])
 
     def predict(self) -> None:
         """Record predictions from file to file, and from an image to a network."""
@@ -279,8 +246,6 @@ class Measurement:
         tiles = RamTiles.load(self.store, "all", progress=False)
         for number in range(1 + repeats):
             write_scene(images / f"{number}.tif", tiles, scale.image)
-        seconds = [float(child.run([sys.executable, "-c", IMPORTS])) for _ in range(repeats)]
-        add("start.imports.s", "s", seconds, at_most=0.7)
         announce("predict")
         mpx, out = scale.image**2 / 1e6, self.work / "predicted"
         given: dict[str, Any] = {"run": str(self.work / "run" / BEST), "images": str(images)}
@@ -315,23 +280,10 @@ def stepping(
     return trainer, partial(trainer.step, module, batches, trainer.state)
 
 
-def empty_caches(work: Path) -> None:
-    """Let compilers and numba find empty caches in this process."""
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR"):
-        os.environ[name] = str(work / name)
-
-
-def first_step(store: str, work: str, device: str, case: Sequence[Any]) -> dict[str, float]:
-    """Return the seconds from the start of this process to the end of its first step."""
-    empty_caches(Path(work))
-    _, step = stepping(store, Path(work), device, StepCase(*case))
-    float(step().norm)
-    return {"seconds": time.time() - psutil.Process().create_time()}
-
-
 def predicted(run: str, images: str, out: str, device: str, window: int) -> dict[str, Any]:
     """Return the seconds of the first image after the imports, and of the others."""
-    empty_caches(Path(f"{out}-caches"))
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR"):
+        os.environ[name] = f"{out}-caches/{name}"  # compilers and numba find empty caches
     options = PredictOptions(
         checkpoint=Path(run),
         images=(images,),
@@ -368,15 +320,12 @@ def write_scene(path: Path, tiles: RamTiles, side: int) -> None:
 
 def tables(result: Result) -> list[Table]:
     """Return the tables of the report."""
-    steps = {"images/s": "rate", "ms per step": "ms", "waited": "waited", "peak GiB": "peak"}
-    start = {"first step, caches empty": "start.graph", "the same, no graph": "start.eager"}
-    start |= {"imports of predict after torch": "start.imports"}
+    steps = {"images/s": "rate", "ms per step": "ms"}
     maps = {"first image, s": "first", "further images, Mpx/s": "rate", "model": "share"}
     network = {"vectorize, s": "vectorize", "image to network, km2/h": "area"}
     title = f"An image of {result.settings['image']} pixels a side"
     return [
         Table("Steps of geoprep fit", {name: f"step.{name}" for name in STEPS}, steps),
-        Table("From the start of a process", start, {"seconds": "s"}),
         Table(title, {"geoprep predict": "predict"}, maps),
         Table("An image to a network", {"predict and vectorize": "network"}, network),
     ]

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.common import CommonOptions, Result, announce, command, run_parts, some_of
-from benchmarks.loading.augmentations import AUGMENTS, measure_augment
 from benchmarks.loading.data import (
     QUICK,
     QUICK_TILES,
@@ -42,7 +41,7 @@ from geoprep.options import option
 from geoprep.texts import counted
 from loaders import BatchLoader, RamTiles, StreamTiles, available_memory
 
-PARTS = ("memory", "peers", "loop", "augment", "residency")
+PARTS = ("memory", "peers", "loop", "residency")
 QUICK_PARTS = ("memory", "peers", "loop")
 _FILLED = 0.8
 """Largest share of the available memory that tiles should take."""
@@ -86,9 +85,8 @@ def main(given: LoadersOptions) -> int:
     }
     with measured("loaders", given, **settings) as (result, work):
         store = given.store
-        # These parts need no store; those of the quick run take random tiles.
-        storeless = {"augment", *(QUICK_PARTS if given.quick else ())}
-        if store is None and not set(only) <= storeless:
+        # Parts of the quick run take random tiles.
+        if store is None and not (given.quick and set(only) <= {*QUICK_PARTS}):
             store = synthetic_store(work, sizes, result.settings["threads"])
         _measure(result, store, work, sizes)
     if given.write_page:
@@ -118,7 +116,6 @@ def _measure(result: Result, store: Path | None, work: Path, sizes: LoadingSizes
         "memory": partial(measure_memory, result, source),
         "peers": partial(measure_peers, result, task, entries),
         "loop": partial(measure_loop, result, task, loops),
-        "augment": partial(measure_augment, result, sizes.random_tiles),
         "residency": partial(measure_residency, result, store, tiles),
     }
     run_parts(result, parts, of["only"])
@@ -176,8 +173,7 @@ def tables(result: Result) -> list[Table]:
     loop |= {"MB to the device": "sent", "MB of memory": "memory"}
     residencies = {title: f"residency.{kind}" for kind, title in RESIDENCIES.items()}
     loaders = {entry.title: f"peers.{entry.name}" for entry in ENTRIES}
-    augments = {text: f"augment.{name}" for name, text in AUGMENTS.items()}
-    crops, cost = f"{of['crop']}-crops with D4", {"images/s": "rate", "CPU us per image": "cpu"}
+    crops = f"{of['crop']}-crops with D4"
     return [
         Table(
             f"Memory per number of workers, MB, batches of {of['batch_size']} whole tiles",
@@ -199,7 +195,6 @@ def tables(result: Result) -> list[Table]:
             medians=[*loop.values()][2:],
         ),
         Table(f"Storage of tiles, {crops}", residencies, storage),
-        Table(f"Cost of augmentations, {crops}, 3 bands", augments, cost),
     ]
 
 

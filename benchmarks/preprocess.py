@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.builds import (
     MIB,
     TimedRun,
@@ -28,7 +26,6 @@ from benchmarks.chips import KINDS, REAL, Chips, draw_chips, find_real_chips, li
 from benchmarks.common import CommonOptions, Result, announce, command, ratios
 from benchmarks.tables import Table, conclude, measured
 from geoprep.options import option
-from geoprep.sources.cities import get_city
 
 SHARE = {"uint16": 0.45, "uint8": 0.40}
 """Lower bound of a build's rate as a share of the decode-only rate."""
@@ -121,7 +118,7 @@ def _record_ratios(result: Result, kind: str, runs: Runs) -> None:
 
 
 def _measure_memory(result: Result, chips: Chips, work: Path) -> None:
-    """Record memory and time of ``build-zarr`` for several city sizes; extrapolate to Moscow."""
+    """Record the memory of ``build-zarr`` for several city sizes."""
     of, kind = result.settings, chips.kind
     counts = QUICK_CITY_CHIPS if of["quick"] else CITY_CHIPS
     cities = {n: link_chips(chips, work / f"{kind}-{n}", n) for n in counts}
@@ -144,22 +141,6 @@ def _measure_memory(result: Result, chips: Chips, work: Path) -> None:
     note = f"peak at {counts[-1]} chips over peak at {counts[0]}"
     growth = ratios(peaks[counts[-1]], peaks[counts[0]])
     result.add(f"{kind}.pss.growth", "", growth, at_most=GROWTH, note=note)
-    if kind == "uint8":
-        _record_moscow(result, {n: [s for s, _ in rounds] for n, rounds in by_count.items()})
-
-
-def _record_moscow(result: Result, runs: Mapping[int, Sequence[float]]) -> None:
-    """Record seconds and bytes of the whole city, extrapolated linearly."""
-    whole = get_city("moscow").chips
-    fits = [np.polyfit(list(runs), one_round, 1) for one_round in zip(*runs.values(), strict=True)]
-    note = f"`build-zarr`, extrapolated from {sorted(runs)} chips"
-    result.add("moscow.slope", "ms per chip", [slope * 1e3 for slope, _ in fits], note=note)
-    result.add("moscow.seconds", "s", [start + slope * whole for slope, start in fits], note=note)
-    for kind in ("uint8", "real"):
-        for codec in ("lz4", "zstd"):
-            if (per_chip := result.figures.get(f"{kind}.{codec}.mb_per_chip")) is not None:
-                total = [per_chip.median * whole / 1e3]
-                result.add(f"moscow.{codec}.gb_as_{kind}", "GB", total, note=f"{whole} chips")
 
 
 def tables(result: Result, chips: Sequence[Chips]) -> list[Table]:

@@ -84,14 +84,13 @@ def print_machine(result: Result) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table unless it is empty; the first column is text, others are figures or advice."""
+    """Print a table unless it is empty; the first column is text, others are figures."""
     if not rows:
         return
     console.print(f"\n[bold]{title}[/]")
     table = RichTable()
     for i, column in enumerate(columns):
-        is_text = i == 0 or column == "advice"
-        table.add_column(column, justify="left" if is_text else "right", no_wrap=i == 0)
+        table.add_column(column, justify="right" if i else "left", no_wrap=i == 0)
     for row in rows:
         table.add_row(*row)
     console.print(table)

@@ -25,8 +25,6 @@ class LoadingSizes:
     ----------
     scenes, scene_side
         Number of synthetic scenes, and their side in pixels: two tiles by two.
-    random_tiles
-        Number of random tiles to augment.
     batch_size
         Tiles or crops per batch.
     crop
@@ -37,7 +35,6 @@ class LoadingSizes:
 
     scenes: int = 128
     scene_side: int = 1024
-    random_tiles: int = 256
     batch_size: int = 32
     crop: int = 256
     epoch: int = 4096
@@ -48,7 +45,7 @@ class LoadingSizes:
         return self.scene_side // 2
 
 
-QUICK = LoadingSizes(scenes=16, random_tiles=32, batch_size=16, epoch=64)
+QUICK = LoadingSizes(scenes=16, batch_size=16, epoch=64)
 QUICK_TILES = 64
 """Tiles of a store that the quick run takes."""
 

@@ -68,7 +68,6 @@ ENTRIES = (
     PeerEntry("ffcv", "FFCV"),
     PeerEntry("uint8", "DataLoader, uint8 in memory"),
     PeerEntry("uint8", "DataLoader, uint8, no workers", workers=0),
-    PeerEntry("spdl", "SPDL"),
     PeerEntry("litdata", "LitData"),
     PeerEntry("streaming", "MosaicML Streaming"),
     PeerEntry("webdataset", "WebDataset"),

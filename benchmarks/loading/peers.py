@@ -5,7 +5,6 @@ Each package is imported only when used; except for ours, they import nothing el
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -22,7 +21,6 @@ from benchmarks.loading.peer_task import (
     FloatTiles,
     Loader,
     NormalisedTiles,
-    Pair,
     Pairs,
     Peer,
     Task,
@@ -35,8 +33,6 @@ EPSG = "EPSG:32637"
 """Of all tiles: no loader has to warp one."""
 WEBDATASET_SHARDS = 8
 """At least one shard per worker: workers read complete shards."""
-SPDL_PREFETCH = 3
-"""Batches in SPDL's buffer, as with FFCV."""
 
 
 # Ours
@@ -242,56 +238,6 @@ class WebDataset(Peer):
         return loader
 
 
-def _load_spdl(stem: str) -> tuple[Any, ...]:
-    """Return the arrays of one tile; SPDL's parser does not copy the bytes."""
-    import spdl.io
-
-    files = (Path(f"{stem}.{kind}.npy") for kind in ("image", "speed"))
-    return tuple(spdl.io.load_npy(file.read_bytes()) for file in files)
-
-
-def _collate_spdl(rows: list[tuple[Any, ...]]) -> tuple[Tensor, ...]:
-    return tuple(torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True))
-
-
-class Spdl(Peer):
-    """A new threaded pipeline per epoch over shuffled file names, as SPDL recommends."""
-
-    packages = ("spdl",)
-
-    def __init__(self, task: Task, source: Path) -> None:
-        self.task = task
-        self.stems = [str(p).removesuffix(".image.npy") for p in sorted(source.glob("*.image.npy"))]
-        self.random = np.random.default_rng(0)
-
-    @staticmethod
-    def prepare(task: Task, out: Path) -> None:
-        for tile, pair in enumerate(task.rows()):
-            for kind, pixels in zip(("image", "speed"), pair, strict=True):
-                np.save(out / f"{tile:06d}.{kind}.npy", pixels)
-
-    @staticmethod
-    def open(task: Task, source: Path) -> Loader:
-        return Spdl(task, source)
-
-    def __iter__(self) -> Iterator[Pair]:
-        from spdl.pipeline import PipelineBuilder
-
-        workers = max(1, self.task.workers)
-        order = self.random.permutation(len(self.stems))
-        pipeline = (
-            PipelineBuilder()
-            .add_source([self.stems[i] for i in order])
-            .pipe(_load_spdl, concurrency=workers)
-            .aggregate(self.task.batch_size)
-            .pipe(_collate_spdl, concurrency=workers)
-            .add_sink(SPDL_PREFETCH)
-            .build(num_threads=workers)
-        )
-        with pipeline.auto_stop():
-            yield from pipeline
-
-
 # Geospatial packages
 
 
@@ -349,6 +295,5 @@ PEERS: dict[str, type[Peer]] = {
     "litdata": LitData,
     "streaming": Streaming,
     "webdataset": WebDataset,
-    "spdl": Spdl,
     "torchgeo": TorchGeo,
 }

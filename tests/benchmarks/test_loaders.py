@@ -1,4 +1,3 @@
-import json
 import os
 from dataclasses import asdict
 
@@ -8,7 +7,7 @@ import torch
 from benchmarks import loaders as benchmark
 from benchmarks.child import ChildError
 from benchmarks.common import Result
-from benchmarks.loading import augmentations, other_loaders
+from benchmarks.loading import other_loaders
 from benchmarks.loading.data import LoadingSizes, synthetic_store, write_files
 from benchmarks.loading.device_loop import LOOPS, QUICK_LOOPS, LoopServer
 from benchmarks.loading.peer_task import Task
@@ -78,20 +77,6 @@ def test_loader_that_loses_pixels_is_rejected():
     for name, value in (("tiles", 3), ("image_sum", 1.001e6), ("speed_sum", 499)):
         with pytest.raises(ChildError, match=name):
             other_loaders.compare(dict(truth, **{name: value}), truth)
-
-
-def test_quick_run_records_the_cost_of_every_augmentation(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(augmentations, "SIDE", 96)
-    record = tmp_path / "loaders.json"
-    options = ["--quick", "--repeats", "1", "--seconds", "0.02", "--threads", "1"]
-    out = ["--only", "augment", "--json", str(record)]
-    assert benchmark.main(["--store", str(store), *options, *out]) == 0
-    written = json.loads(record.read_text())
-    assert (written["benchmark"], written["settings"]["crop"]) == ("loaders", 48)
-    for case in augmentations.AUGMENTS:
-        assert written["figures"][f"augment.{case}.rate"]["median"] > 0
-        assert written["figures"][f"augment.{case}.cpu"]["median"] > 0
-    assert written["notes"][-1].startswith(f"Advice for {store.name}: residency ram (0.0 GB")
 
 
 def test_loops_of_bytes_send_a_fifth_and_renew_their_section_of_the_page(store, tmp_path):
