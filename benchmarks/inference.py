@@ -1,11 +1,10 @@
-"""Compare speed, memory and accuracy of a trained model in all forms: checkpoint and exports.
+"""Compare speed and memory of a model in all forms: checkpoint and exports.
 
-    python -m benchmarks.inference [CHECKPOINT STORE] [--exports FOLDER] [--only FORM,...] [--quick]
+    python -m benchmarks.inference [--model NAME] [--only FORM,...] [--quick]
 
 Every form runs in a separate process, once per round: the checkpoint, plain and compiled, and the
-model files of `training.export`. Each is timed alone and in `training.predict`, and evaluated on
-the store's validation tiles. Without a checkpoint, a model is trained for a few steps: rates are
-the same, and accuracy is not measured. ``--exports`` keeps the exported files, which take minutes.
+model files of `training.export`. Each is timed alone and in `training.predict`. The model learns
+for a few steps; ``geoprep evaluate --compare`` compares the accuracy of one of your own.
 """
 
 from __future__ import annotations
@@ -28,12 +27,10 @@ from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.memory import resident
 from benchmarks.tables import Table, conclude, measured
 from benchmarks.training import IPEX_PYTHON, fit
-from geoprep.errors import UsageError
-from geoprep.options import argument, option
+from geoprep.options import option
 from geoprep.sources.cities import get_city
 from geoprep.synth import synthesise
 from training.engine.host import keep_memory
-from training.evaluation.validation import evaluate_runner
 from training.predict import COMMAND
 from training.prediction.job import open_job
 from training.prediction.predict_options import PredictOptions
@@ -46,7 +43,6 @@ GAIN = 2.0
 SHARE = 0.9
 GSD_M = 0.3
 """Pixel size for which areas are reported, in metres."""
-LARGEST_DROP = 0.01
 OVERLAP = PredictOptions.overlap
 """Overlap of windows of `training.predict` in pixels."""
 _ENOUGH = 10**12
@@ -78,11 +74,6 @@ class Form:
     def python(self) -> str:
         """Python interpreter to use: Intel's extension has its own environment."""
         return str(IPEX_PYTHON) if self.file.endswith(".ipex") else sys.executable
-
-    @property
-    def has_integers(self) -> bool:
-        """True if it computes with integers (INT8)."""
-        return self.file.startswith("int8")
 
 
 _PLAIN, _COMPILED = ("--compile", "off"), ("--compile", "on")
@@ -144,44 +135,29 @@ class InferenceOptions(CommonOptions):
     """Options: of `benchmarks.inference`."""
 
     repeats: int = rounds(2)
-    checkpoint: Path | None = argument(
-        "Checkpoint of a trained model. Default: train for a few steps.", "CHECKPOINT", default=None
-    )
-    store: str | None = argument(
-        "Store it was trained on, for INT8 calibration and accuracy.", "STORE", default=None
-    )
+    model: str = option("unet-small", "Model, as of `geoprep fit`.", "NAME")
     only: tuple[str, ...] | None = some_of(FORMS, "Run these forms")
-    exports: Path | None = option(None, "Keep exported files in this folder.", "FOLDER")
 
 
 @command(InferenceOptions)
 def main(given: InferenceOptions) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
-    if given.checkpoint is not None and given.store is None:
-        raise UsageError("a checkpoint needs `store` too: the store it was trained on")
     scale = QUICK if given.quick else InferenceScale()
     limit_spinning()
     with measured("inference", given) as (result, work):
-        store, checkpoint = given.store or "", given.checkpoint
-        if checkpoint is None:
-            announce("training for a few steps")
-            sizes = LoadingSizes(scenes=6, scene_side=256)
-            store = str(synthetic_store(work, sizes))
-            few = ["--epochs", "1", "--crops-per-tile", "1", "--crop", "64", "--pictures", "0"]
-            fit(Path(store), work / "run", few)
-            checkpoint = work / "run" / "best.pt"
-        exports = given.exports or work
-        exports.mkdir(parents=True, exist_ok=True)
+        announce("training for a few steps")
+        store = synthetic_store(work, LoadingSizes(scenes=6, scene_side=256))
+        few = ["--epochs", "1", "--crops-per-tile", "1", "--crop", "64", "--pictures", "0"]
+        fit(store, work / "run", [*few, "--model", given.model])
         announce("creating an image")
         city, size = get_city("moscow"), scale.image
         scenes = synthesise(work / "scene", city, scenes=1, seed=3, size=size)
         image = next(scenes.glob("**/PS-RGB/*.tif"))
-        evaluated = "" if given.checkpoint is None else store
         cases = {}
         for name in FORMS if given.only is None else given.only:
             announce(f"exporting {FORMS[name].title}")
             try:
-                file = export_form(FORMS[name], checkpoint, store, exports, scale.tiles)
+                file = export_form(FORMS[name], work / "run" / "best.pt", store, scale.tiles)
             except ChildError as error:
                 result.notes.append(f"{name} is left out: {error}")
                 continue
@@ -189,7 +165,7 @@ def main(given: InferenceOptions) -> int:
             result.add(f"{name}.size", "MB", [nbytes / 1e6])
             words = [str(file), str(image), "--out", str(work / name), *FORMS[name].runs]
             words += ["--window", str(scale.side), "--batch-size", str(scale.count)]
-            task = {"words": [*words, "--gsd", "image", "--overwrite"], "store": evaluated}
+            task = {"words": [*words, "--gsd", "image", "--overwrite"]}
             task |= {part: getattr(scale, part) for part in ("side", "count", "times", "seconds")}
             target = "benchmarks.inference:measure_form"
             cases[name] = partial(ask, target, task, FORMS[name].python)
@@ -197,15 +173,10 @@ def main(given: InferenceOptions) -> int:
     return conclude(result, given, tables())
 
 
-def export_form(form: Form, checkpoint: Path, store: str, exports: Path, tiles: int) -> Path:
-    """Return the file of a form, newly written by `training.export`.
+def export_form(form: Form, checkpoint: Path, store: Path, tiles: int) -> Path:
+    """Return the file of a form, newly written by `training.export` beside the checkpoint.
 
-    Parameters
-    ----------
-    exports
-        Folder to write to.
-    tiles
-        Number of tiles that INT8 is calibrated on.
+    INT8 is calibrated on so many ``tiles`` of the store.
 
     Raises
     ------
@@ -216,15 +187,15 @@ def export_form(form: Form, checkpoint: Path, store: str, exports: Path, tiles: 
         raise ChildError("`make ipex` creates its environment")
     if not form.file:
         return checkpoint
-    file = exports / form.file
+    file = checkpoint.with_name(form.file)
     words = [w for name, value in form.export.items() for w in (f"--{name}", value) if w]
     command = [form.python, "-m", "training.export", str(checkpoint), *words]
-    run([*command, "--calibrate", store, "--tiles", str(tiles), "--out", str(file), "--overwrite"])
+    run([*command, "--calibrate", str(store), "--tiles", str(tiles), "--out", str(file)])
     return file
 
 
 def measure_form(
-    words: Sequence[str], side: int, count: int, times: int, seconds: float, store: str
+    words: Sequence[str], side: int, count: int, times: int, seconds: float
 ) -> dict[str, Any]:
     """Measure a form in this process.
 
@@ -234,8 +205,6 @@ def measure_form(
         Arguments of `training.predict`: model, image and options.
     side, count, times, seconds
         See `InferenceScale`.
-    store
-        Store whose validation tiles the form is evaluated on; empty for none.
 
     Returns
     -------
@@ -243,7 +212,7 @@ def measure_form(
         ``load``: seconds of loading and of a first batch of each size, which may compile;
         ``latency``: seconds of each single tile; ``rate``: Mpx/s of batches, with as many threads
         as a prediction has; ``peak``: bytes of this process by then; ``model`` and ``image``:
-        Mpx/s of a second prediction, through the model and of the output; ``metrics``.
+        Mpx/s of a second prediction, through the model and of the output.
     """
     keep_memory(1 << 30, one_heap=True)
     start = time.perf_counter()
@@ -278,13 +247,6 @@ def measure_form(
     took = elapsed(stats) * 1e6
     result["model"] = sum(part.network_pixels for part in stats) / took
     result["image"] = sum(part.image_pixels for part in stats) / took
-    result["metrics"] = {}
-    if store:
-        info, threshold = job.predictor.info, job.predictor.threshold
-        metrics = evaluate_runner(
-            job.runner, info, [store], "val", threshold=threshold, quiet=True
-        ).metrics
-        result["metrics"] = {name: metrics[name] for name in ("road_iou", "bin_iou")}
     return result
 
 
@@ -309,12 +271,6 @@ def record(
         result.add(f"{name}.share", "", shares, at_least=SHARE, note=note)
         peaks = [measures["peak"] / 2**30 for measures in answers]
         result.add(f"{name}.memory", "GiB", peaks, note="before predictions")
-        for metric, value in answers[0]["metrics"].items():
-            result.add(f"{name}.{metric}", "", [value])
-            if "fp32" in rounds_by_form:
-                drop = rounds_by_form["fp32"][0]["metrics"][metric] - value
-                most = LARGEST_DROP if FORMS[name].has_integers else None
-                result.add(f"{name}.{metric}_drop", "", [drop], at_most=most)
     for name in rounds_by_form if BASE in rounds_by_form else ():
         gains = ratios(result[f"{name}.rate"].values, result[f"{BASE}.rate"].values)
         least = GAIN if name == "openvino-int8" else None
@@ -327,8 +283,7 @@ def tables() -> list[Table]:
     columns = {"Mpx/s": "rate", "gain": "gain", "p50 ms": "p50", "p99 ms": "p99"}
     columns |= {"share in predict": "share", "predict km2/h": "maps"}
     medians = ("p50", "p99", "maps")
-    costs = {"MB": "size", "load s": "load", "peak GiB": "memory", "road IoU": "road_iou"}
-    costs |= {"road drop": "road_iou_drop", "bin IoU": "bin_iou", "bin drop": "bin_iou_drop"}
+    costs = {"MB": "size", "load s": "load", "peak GiB": "memory"}
     return [
         Table("Speed", rows, columns, medians=medians),
         Table("Cost", rows, costs, medians=costs.values()),
