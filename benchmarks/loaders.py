@@ -140,7 +140,11 @@ def advice(store: Path, tiles: RamTiles, threads: int, crop: int) -> str:
     announce("advice")
     nbytes = StreamTiles.open(store, "all").nbytes
     free = available_memory().nbytes
-    residency = "ram" if nbytes < _FILLED * free else "stream"
+    if nbytes < _FILLED * free:
+        residency = "ram"
+    else:
+        stored = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
+        residency = "compressed" if stored < _FILLED * free else "stream"
     rates = {}
     for count in (n for n in (1, 2, 4, 8) if n <= threads):
         for size in (4, 8, 16, 32):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
 from geoprep.store.classes import ClassTable
-from geoprep.store.layout import MISSING, PixelLayout
+from geoprep.store.layout import MISSING, PixelLayout, without_checksum
 from geoprep.store.reader import StoreReader
 from geoprep.store.schema import REPAIR
 from loaders.prefetch import Prefetcher
@@ -74,10 +74,28 @@ class PixelArray:
 
     def read(self, rows: Sequence[int], out: Bytes) -> None:
         """Read ascending rows of one shard into uint8 (tile, y, x, band) or (tile, y, x)."""
+        self._each(rows, lambda i, chunk: self.decode(chunk, out[i]))
+
+    def read_stored(self, rows: Sequence[int], out: Sequence[Bytes]) -> None:
+        """Read the chunks of rows as stored, each checked, into one array of its size per chunk."""
+
+        def keep(i: int, chunk: Bytes) -> None:
+            without_checksum(chunk)
+            out[i][:] = chunk
+
+        self._each(rows, keep)
+
+    def stored_sizes(self, rows: Sequence[int]) -> NDArray[np.uint64]:
+        """Return the sizes of chunks in bytes, uint64 (tile,), from the index of their shard."""
+        with self._named(rows):
+            return self._entries(rows)[:, 1]
+
+    def _each(self, rows: Sequence[int], use: Callable[[int, Bytes], None]) -> None:
+        """Call a function with number and bytes of every chunk of some rows of one shard."""
         left = list(rows)
         with self._named(left):
-            for tile, chunk in zip(out, self._chunks(rows), strict=True):
-                self.decode(chunk, tile)
+            for i, chunk in enumerate(self._chunks(rows)):
+                use(i, chunk)
                 del left[0]
 
     @contextmanager

@@ -328,21 +328,23 @@ def band_places(store: StoreReader, bands: Sequence[str]) -> list[int]:
     return [has.index(band) for band in bands]
 
 
-def check_fits(plan: LoadPlan) -> None:
-    """Raise UsageError unless tiles fit into memory; it says what would."""
+def check_fits(plan: LoadPlan, compressed: int | None = None) -> None:
+    """Raise UsageError unless tiles (or ``compressed`` bytes of chunks) fit; it says what would."""
     level, bands = plan.origin.side, len(plan.origin.bands)
-    need = plan.nbytes(level, bands)
+    need = plan.nbytes(level, bands) if compressed is None else compressed
     left = available_memory()
     limit = left.nbytes - RESERVE
     if need <= limit:
         return
     levels = set.intersection(*(set(s.meta.levels) for s in plan.stores))
     coarser = sorted(n for n in levels if plan.nbytes(n, bands) <= limit)
-    ways = *(f"level={n}" for n in coarser[-1:]), "fewer bands="
-    stream = "StreamTiles.open(...), which keeps only a part of them in memory"
+    ways = [*(f"level={n}" for n in coarser[-1:]), "fewer bands="]
+    if compressed is None:
+        ways.append('keep="compressed", which decodes tiles for every batch')
+    ways.append("StreamTiles.open(...), which keeps only a part of them in memory")
     raise UsageError(
-        f"{plan.name} takes {format_bytes(need)} "
+        f"{plan.name} takes {format_bytes(need)} {'' if compressed is None else 'compressed '}"
         f"({len(plan.table)} tiles of {level} x {level} x {bands} and labels); "
         f"{left.limited_by} has {format_bytes(left.nbytes)} left, of which "
-        f"{format_bytes(RESERVE)} stay free. Use {', or '.join((*ways, stream))}"
+        f"{format_bytes(RESERVE)} stay free. Use {', or '.join(ways)}"
     )

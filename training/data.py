@@ -301,4 +301,5 @@ def tiles_of(
     options["progress"] = progress
     if residency == "device":
         return loaders.DeviceTiles.load(opened, split, info.level, device=device, **options)
+    options["keep"] = "compressed" if residency == "compressed" else "pixels"
     return loaders.RamTiles.load(opened, split, info.level, **options)

@@ -13,7 +13,7 @@ from geoprep.errors import UsageError
 from geoprep.storage.output_files import replaced
 from geoprep.texts import counted, yaml_loader
 
-Residency = Literal["ram", "stream", "device"]
+Residency = Literal["ram", "compressed", "stream", "device"]
 LossName = Literal["focal-dice", "ce-dice"]
 EngineName = Literal["auto", "native", "ipex"]
 DeviceName = Literal["auto", "cpu", "cuda", "xpu", "mps"]

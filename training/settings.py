@@ -55,8 +55,8 @@ class DataConfig:
     fold: int = option(0, "Fold used for validation, counted from 0.", "N", least=0)
     residency: Residency = option(
         "ram",
-        "Storage of the tiles while training: in memory (ram), read from the store as needed "
-        "(stream), or on the accelerator (device).",
+        "Storage of the tiles while training: decoded in memory (ram), compressed in memory, "
+        "read from the store as needed (stream), or on the accelerator (device).",
     )
     ram_limit: str = option("4GiB", "Memory for the tiles of --residency stream.", "SIZE")
 

@@ -1,6 +1,6 @@
 """Rates of loaders, and of the storage of tiles.
 
-Tiles are in memory, or in the store with files in the page cache.
+Tiles are decoded in memory, compressed in memory, or in the store with files in the page cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from benchmarks.common import Result
 from loaders import Batch, BatchLoader, RamTiles, StreamTiles
 
-RESIDENCIES = {"ram": "RamTiles", "stream": "StreamTiles"}
+RESIDENCIES = {"ram": "RamTiles", "compressed": 'RamTiles, keep="compressed"'}
+RESIDENCIES |= {"stream": "StreamTiles"}
 _LEAST = 32
 """Smallest number of tiles that fit into the memory limit of a stream."""
 
@@ -72,10 +73,13 @@ def measure_residency(result: Result, store: Path, pixels: RamTiles) -> None:
     of = result.settings
     batch = of["batch_size"] * pixels.tile_bytes
     limit = max(pixels.nbytes // 3, _LEAST * pixels.tile_bytes) + 9 * batch
+    compressed = RamTiles.load(store, "all", keep="compressed", progress=False)
+    kinds = {"ram": pixels, "compressed": compressed}
+    held = {f"residency.{kind}": tiles.handle.nbytes for kind, tiles in kinds.items()}
     stream = StreamTiles.open(store, "all", ram_limit=limit)
-    held = {"residency.ram": pixels.handle.nbytes, "residency.stream": stream.ram_limit}
+    held["residency.stream"] = stream.ram_limit
     cases: dict[str, Callable[[], LoaderRate]] = {}
-    for kind, tiles in {"ram": pixels, "stream": stream}.items():
+    for kind, tiles in {**kinds, "stream": stream}.items():
         make = partial(BatchLoader, tiles, of["batch_size"], threads=of["threads"])
         crops = make(crop=of["crop"], augment="d4", crops_per_tile=4)
         for name, loader in (("whole", make()), ("crops", crops)):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.errors import UsageError
+from geoprep.errors import StoreError, UsageError
 from geoprep.store.reader import StoreReader
+from geoprep.store.schema import REPAIR
 from loaders.batch import Crops, Pixels, check_speeds
-from loaders.chunks import ReportProgress, ShardRead, progress_bar, read_all
-from loaders.memory import ArrayLayout, MemoryHandle, SharedArrays, load_once
+from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all
+from loaders.memory import ArrayLayout, MemoryHandle, SharedArrays, format_bytes, load_once
 from loaders.selection import (
     ROW,
     LoadPlan,
@@ -29,6 +30,8 @@ from loaders.tiles.base import Tiles
 
 LOAD_THREADS = 4
 """Shards read at the same time."""
+
+Keep = Literal["pixels", "compressed"]
 
 
 class RamTiles(Tiles):
@@ -64,6 +67,7 @@ class RamTiles(Tiles):
         folds: int | None = None,
         fold: int = 0,
         split_seed: int = 0,
+        keep: Keep = "pixels",
         threads: int = LOAD_THREADS,
         progress: bool | ReportProgress | None = None,
     ) -> RamTiles:
@@ -87,6 +91,10 @@ class RamTiles(Tiles):
             of the first store. Every store must have these classes, in any order.
         folds, fold, split_seed
             Assign train and val anew as fold ``fold`` of ``folds``; the test split stays.
+        keep
+            ``pixels``, or ``compressed``: chunks as they are stored, each decoded whenever a
+            batch has a crop of it. The batches are the same, in less memory and more processor
+            time; `image` and `label` then do not exist.
         threads
             Shards read at the same time.
         progress
@@ -106,8 +114,11 @@ class RamTiles(Tiles):
             choice = TileChoice(split, level, bands, classes, folds, fold, split_seed)
             plan = plan_load(stores, choice)
             with progress_bar(progress, f"loading {plan.name}") as report:
-                return _load(plan, threads, report)
+                return loads[keep](plan, threads, report)
 
+        loads = {"pixels": _load_pixels, "compressed": _load_compressed}
+        if keep not in loads:
+            raise UsageError(f"keep={keep!r} is not one of {', '.join(loads)}")
         return load_once(load)
 
     @classmethod
@@ -202,7 +213,61 @@ class RamTiles(Tiles):
         return RamTiles, (self._arrays,)
 
 
-def _load(plan: LoadPlan, threads: int, progress: ReportProgress | None) -> RamTiles:
+class CompressedTiles(RamTiles):
+    """Tiles whose chunks are kept as stored, and decoded for every batch.
+
+    ``bounds`` int64 (tile, 2, 2): first byte and end of image and label in ``chunks``.
+    """
+
+    immediate = False
+
+    def __init__(
+        self,
+        arrays: SharedArrays,
+        decoders: Sequence[tuple[Decoder, Decoder]],
+        stores: Sequence[StoreReader] | None = None,
+    ) -> None:
+        super().__init__(arrays, stores)
+        self._decoders = decoders
+        self._chunks, self._bounds = arrays["chunks"], arrays["bounds"]
+
+    @property
+    def image(self) -> Pixels:
+        """Not available: raises UsageError."""
+        raise UsageError("compressed tiles are not arrays: use pixels(), or keep='pixels'")
+
+    @property
+    def label(self) -> Pixels:
+        """Not available: raises UsageError."""
+        return self.image
+
+    def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - see CropReader
+        """Decode tiles and copy crops of them; see `CropReader.copy`."""
+        Tiles.copy(self, crops, image, label)
+
+    def decode(self, tile: int, image: Pixels | None, label: Pixels | None) -> None:
+        """Decode one whole tile; see `Tiles.decode`."""
+        store = int(self.table["store"][tile])
+        bounds = self._bounds[tile].tolist()
+        targets = zip(self._decoders[store], bounds, (image, label), strict=True)
+        for decode, (start, end), target in targets:
+            try:
+                if target is not None:
+                    decode(self._chunks[start:end], target)
+            except (ValueError, RuntimeError) as error:
+                raise StoreError(
+                    f"{self.origin.stores[store]}: array {decode.layout.array}, tile "
+                    f"{self.table['tile'][tile]} cannot be decoded: {error}. {REPAIR}"
+                ) from error
+
+    def _size(self) -> str:
+        return f"{format_bytes(self._chunks.nbytes)} compressed, {super()._size()} as pixels"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CompressedTiles, (self._arrays, self._decoders)
+
+
+def _load_pixels(plan: LoadPlan, threads: int, progress: ReportProgress | None) -> RamTiles:
     """Load tiles as pixels."""
     check_fits(plan)
     arrays = _share(plan.origin, plan.table, _pixels(plan.origin, len(plan.table)))
@@ -214,6 +279,34 @@ def _load(plan: LoadPlan, threads: int, progress: ReportProgress | None) -> RamT
     read_all(list(plan.reads()), read, threads=threads, progress=progress)
     arrays.freeze()
     return RamTiles(arrays, plan.stores)
+
+
+def _load_compressed(plan: LoadPlan, threads: int, progress: ReportProgress | None) -> RamTiles:
+    """Load the chunks of tiles as stored; their sizes are in the indexes of the shards."""
+    shards = list(plan.reads())
+    sizes = np.zeros((len(plan.table), 2), np.int64)
+
+    def note_sizes(shard: ShardRead) -> None:
+        for kind, pixels in enumerate(shard.arrays):
+            sizes[shard.places, kind] = pixels.stored_sizes(shard.rows)
+
+    read_all(shards, note_sizes, threads=threads)
+    ends = np.cumsum(sizes).reshape(sizes.shape)
+    nbytes = int(ends[-1, -1])
+    check_fits(plan, nbytes)
+    layout: ArrayLayout = {"chunks": ("u1", (nbytes,)), "bounds": ("i8", (len(plan.table), 2, 2))}
+    arrays = _share(plan.origin, plan.table, layout)
+    arrays["bounds"][:] = np.stack([ends - sizes, ends], axis=-1)
+
+    def read(shard: ShardRead) -> None:
+        for kind, pixels in enumerate(shard.arrays):
+            bounds = arrays["bounds"][shard.places, kind].tolist()
+            pixels.read_stored(shard.rows, [arrays["chunks"][slice(*each)] for each in bounds])
+
+    read_all(shards, read, threads=threads, progress=progress)
+    arrays.freeze()
+    decoders = [(image.decode, label.decode) for image, label in plan.arrays()]
+    return CompressedTiles(arrays, decoders, plan.stores)
 
 
 def _pixels(origin: Origin, tiles: int) -> ArrayLayout:

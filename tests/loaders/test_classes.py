@@ -48,6 +48,7 @@ def test_every_residency_gives_the_labels_of_the_store(covers):
     expected = np.concatenate([drawn[:12], drawn[16:28]])  # each fourth scene validates
     for found in (
         RamTiles.load(covers[0]),
+        RamTiles.load(covers[0], keep="compressed"),
         StreamTiles.open(covers[0], ram_limit="64MB"),
         DeviceTiles.load(covers[0], device="cpu"),
     ):
@@ -72,7 +73,11 @@ def test_a_batch_of_classes_has_no_speed_and_one_of_speeds_has_both(tiles, paint
 
 
 def test_another_order_of_classes_is_changed(covers):
-    for load in (RamTiles.load, lambda stores: StreamTiles.open(stores, ram_limit="64MB")):
+    for load in (
+        RamTiles.load,
+        lambda stores: RamTiles.load(stores, keep="compressed"),
+        lambda stores: StreamTiles.open(stores, ram_limit="64MB"),
+    ):
         found = load(covers)
         labels = np.stack([found.label_of(tile) for tile in (24, 47)])
         speed = draw_tiles(32, 64, 3, 1)[1]

@@ -8,14 +8,14 @@ from helpers.streams import SMALL, TRAIN, digest
 
 from loaders import BatchLoader, DeviceTiles, RamTiles, StreamTiles
 
-KINDS = ["ram", "device", "stream"]
+KINDS = ["ram", "compressed", "device", "stream"]
 
 
 def make(kind, path, **options):
     if kind == "stream":
         tiles = StreamTiles.open(path, **SMALL)
     else:
-        tiles = RamTiles.load(path)
+        tiles = RamTiles.load(path, keep="compressed" if kind == "compressed" else "pixels")
         tiles = DeviceTiles(tiles, "cpu") if kind == "device" else tiles
     return BatchLoader(tiles, 3, **(TRAIN | {"weights": "road"} | options))
 

@@ -21,15 +21,16 @@ def test_tiles_are_cut_where_a_shard_ends(rows, shard):
     assert len(set.union(set(), *shards)) == len(cut)  # a shard is one part
 
 
+@pytest.mark.parametrize("keep", ["pixels", "compressed"])
 @pytest.mark.parametrize("codec_array", ["32/image", "32/speed"])
-def test_a_flipped_bit_names_array_and_shard(make_store, codec_array):
+def test_a_flipped_bit_names_array_and_shard(make_store, codec_array, keep):
     path = make_store(splits=(0,))
     shard = path / shard_key(codec_array, 2)
     data = bytearray(shard.read_bytes())
     data[200] ^= 4
     shard.write_bytes(data)
     with pytest.raises(StoreError) as error:
-        RamTiles.load(path)
+        RamTiles.load(path, keep=keep)
     message = str(error.value)
     assert f"array {codec_array}, shard {shard.relative_to(path / codec_array)}" in message
     assert "tiles 16 to 23" in message

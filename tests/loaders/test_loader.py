@@ -171,11 +171,11 @@ def test_the_loop_fills_batches_without_threads(painted):
     assert list(batches) == []
 
 
-def test_tiles_that_are_read_need_a_thread(store_path):
-    tiles = StreamTiles.open(store_path)
-    assert BatchLoader(tiles, 1).threads > 0
-    with pytest.raises(UsageError, match="threads=0"):
-        BatchLoader(tiles, 1, threads=0)
+def test_tiles_that_are_decoded_or_read_need_a_thread(store_path):
+    for tiles in (RamTiles.load(store_path, keep="compressed"), StreamTiles.open(store_path)):
+        assert BatchLoader(tiles, 1).threads > 0
+        with pytest.raises(UsageError, match="threads=0"):
+            BatchLoader(tiles, 1, threads=0)
 
 
 @pytest.mark.parametrize("kind", ["ram", "stream"])

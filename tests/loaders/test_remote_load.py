@@ -38,9 +38,10 @@ def remote(make_store, bucket):
     return bucket.upload(make_store(**options), "a.zarr")
 
 
-def test_a_shard_is_loaded_in_two_requests(remote, bucket):
+@pytest.mark.parametrize("keep", ["pixels", "compressed"])
+def test_a_shard_is_loaded_in_two_requests(remote, bucket, keep):
     bucket.asked.clear()
-    assert len(RamTiles.load(remote, "train", threads=8)) == 36
+    assert len(RamTiles.load(remote, "train", keep=keep, threads=8)) == 36
     tables = [path for path in bucket.asked if "/32/" not in path]
     assert len(tables) <= 14  # however many tiles there are
     asked = shards_requested(bucket)
@@ -62,6 +63,7 @@ def test_a_stream_requests_an_index_once_and_runs_of_tiles(remote, bucket):
 
 LOADS = {
     "pixels": RamTiles.load,
+    "compressed": partial(RamTiles.load, keep="compressed"),
     "stream": partial(StreamTiles.open, ram_limit="5MB", lanes=1),
 }
 

@@ -94,6 +94,10 @@ def test_speed_targets_are_refused_for_a_store_without_speeds(fit, out, masked):
     assert "use --targets binary" in said
 
 
+def test_compressed_tiles_train(fit, out):
+    fit("--out", out, "--epochs", 1, "--residency", "compressed")
+
+
 @pytest.mark.parametrize("fits", [False, True])
 def test_validation_that_the_device_cannot_hold_streams(fit, out, tmp_path, monkeypatch, fits):
     room = (24 + 8 * fits) * 64 * 64 * 4
@@ -106,6 +110,11 @@ def test_validation_that_the_device_cannot_hold_streams(fit, out, tmp_path, monk
     error = " ".join(said.split())
     assert "24 tiles of level 64 take 0.393 MB; cpu has 0.786 MB free" in error
     assert "--residency ram" in error
+
+
+def test_compressed_tiles_stay_compressed(store):
+    facts = model_info((store,), model="resnet34-unet")
+    assert "MB compressed" in repr(tiles_of(facts, (store,), "val", residency="compressed"))
 
 
 def test_bands_of_a_store_are_found_by_their_names(tmp_path):
