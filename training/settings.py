@@ -163,8 +163,9 @@ class ModelConfig:
     )
     loss: LossName = option(
         "focal-dice",
-        "Pixelwise loss, focal or cross-entropy, of which soft dice replaces a quarter.",
+        "Pixelwise loss, focal or cross-entropy, combined with soft dice.",
     )
+    dice: float = option(0.25, "Share of soft dice in the loss.", "SHARE", least=0, most=1)
     class_weights: Literal["none", "auto"] = option(
         "none", "Loss weights; auto weights rare classes, or rare bins of speed, more."
     )
@@ -200,9 +201,14 @@ class OptimizerConfig:
     weight_decay: float = option(
         1e-2, "Weight decay of the kernels; decoupled with adamw.", "NUMBER", least=0, below=1
     )
-    schedule: Literal["onecycle", "constant"] = option(
-        "onecycle",
-        "Learning rate: rising over the first 30 % of the run, then falling; or constant.",
+    schedule: Literal["onecycle", "cosine", "constant"] = option(
+        "onecycle", "Learning rate schedule over all epochs."
+    )
+    warmup: float = option(
+        1.0,
+        "Epochs of linear warm-up; onecycle ignores it and rises over its first 30 %.",
+        "EPOCHS",
+        least=0,
     )
     clip: float | None = option(
         1.0, "Maximum norm of the gradient; none switches clipping off.", "NUMBER|none", above=0

@@ -73,7 +73,7 @@ def make_trainable(config: Config, info: ModelInfo, engine: Engine, stores: Stor
     elif config.class_weights == "auto":
         raise UsageError("class_weights", "auto needs labels of classes, or of speeds")
     weights = None if share is None or config.class_weights == "none" else inverse_root(share)
-    loss = (ClassLoss if info.has_classes else RoadLoss)(config.loss, weights)
+    loss = (ClassLoss if info.has_classes else RoadLoss)(config.loss, weights, config.dice)
     return Trainable(make_prep(info, engine.dtype, config), model, loss)
 
 

@@ -349,7 +349,14 @@ def explained(where: Callable[[int], str]) -> Iterator[None]:
 
 def learning_rate(config: OptimizerConfig, epochs: float, done: float) -> float:
     """Return the learning rate of a step, by the epochs done at its end and their total."""
-    return config.lr * (_one_cycle(done / epochs) if config.schedule == "onecycle" else 1.0)
+    if config.schedule == "onecycle":
+        return config.lr * _one_cycle(done / epochs)
+    warmup = min(config.warmup, epochs / 2)
+    if done < warmup:
+        return config.lr * (done / warmup)
+    if config.schedule == "cosine":
+        return config.lr * _cosine(1.0, 0.0, (done - warmup) / (epochs - warmup))
+    return config.lr
 
 
 def _one_cycle(share: float) -> float:

@@ -82,7 +82,7 @@ def as_it_is(monkeypatch):
     ("options", "batches"),
     [
         (("--ema", 0.9), [[4]]),
-        (("--accumulate", 4, "--optimizer", "sgd", "--schedule", "constant"), [[4] * 4, [4] * 2]),
+        (("--accumulate", 4, "--optimizer", "sgd", "--schedule", "cosine"), [[4] * 4, [4] * 2]),
         (("--precision", "fp16", "--optimizer", "adamw", "--ema", 0.9), [[4]]),
     ],
 )

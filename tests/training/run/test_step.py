@@ -166,17 +166,34 @@ def test_a_step_of_several_batches_is_that_of_one_batch_of_all_their_pixels(clas
         torch.testing.assert_close(steps[1][:2], gradients, rtol=1e-5, atol=1e-7)
 
 
+def schedule(name, epochs=10, **options):
+    config = OptimizerConfig(schedule=name, lr=1.0, **options)
+    return lambda done: learning_rate(config, epochs, done)
+
+
 def test_one_cycle_equals_that_of_torch():
     steps = 2001
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=steps)
-    config = OptimizerConfig(lr=1.0)
+    ours = schedule("onecycle")
     for step in range(steps):
         wanted = theirs.get_last_lr()[0]
         # torch counts its phases in whole steps, which shifts them by a part of a step.
-        found = learning_rate(config, 10, 10 * step / (steps - 1))
-        assert found == pytest.approx(wanted, abs=0.002), step
+        assert ours(10 * step / (steps - 1)) == pytest.approx(wanted, abs=0.002), step
         optimizer.step()
         if step < steps - 1:
             theirs.step()
+
+
+def test_cosine_warms_up_and_ends_at_zero():
+    rate = schedule("cosine", warmup=2.0)
+    assert rate(1.0) == 0.5
+    assert rate(2.0) == 1.0
+    assert rate(6.0) == pytest.approx(0.5)
+    assert rate(10.0) == 0.0
+
+
+def test_constant_is_constant_and_warm_up_is_at_most_half_of_a_run():
+    assert schedule("constant", warmup=0.0)(0.5) == 1.0
+    assert schedule("constant", epochs=1, warmup=5.0)(0.5) == 1.0
