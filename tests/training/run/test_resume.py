@@ -161,7 +161,7 @@ def test_bands_in_another_order_are_read_by_name_on_resume(fit, tmp_path):
     write_store(given)
     write_store(swapped, order=(2, 1, 0))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    constant = ("--schedule", "constant")
+    constant = ("--schedule", "constant", "--warmup", 0)
     fit("--out", whole, "--epochs", 2, *constant, store=given)
     fit("--out", parts, "--epochs", 1, *constant, store=given)
     more = ("--resume", parts, "--epochs", 2)
