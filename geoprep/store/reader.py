@@ -98,19 +98,19 @@ class StoreReader:
     def label_digest(self) -> str:
         """Digest of the hashes of all shards of labels, finest level."""
         name = f"ledger/{self.meta.levels[0]}/{self.meta.label_array}"
-        return digest(self._read(name, "uint8", ("shard", "byte")).tobytes())
+        return digest(self.read(name, "uint8", ("shard", "byte")).tobytes())
 
     @cached_property
     def histogram_band(self) -> NDArray[np.uint64]:
         """uint64 (band, 256), valid pixels per value over the train split, finest level."""
         shape = len(self.meta.bands), 256
-        return self._read("histogram/band", "uint64", ("band", "value"), shape)
+        return self.read("histogram/band", "uint64", ("band", "value"), shape)
 
     @cached_property
     def histogram_label(self) -> NDArray[np.uint64]:
         """uint64 (256), pixels per label byte over the train split, finest level."""
         name = f"histogram/{self.meta.label_array}"
-        return self._read(name, "uint64", ("value",), (256,))
+        return self.read(name, "uint64", ("value",), (256,))
 
     @cached_property
     def histogram_speed(self) -> NDArray[np.uint64]:
@@ -129,7 +129,7 @@ class StoreReader:
     def class_pixels(self) -> NDArray[np.uint32]:
         """uint32 (tile, class), pixels per class of every tile at the finest level."""
         shape = len(self.tiles), len(self.classes)
-        return self._read("class_pixels", *CLASS_PIXELS, shape)
+        return self.read("class_pixels", *CLASS_PIXELS, shape)
 
     def _require_speeds(self) -> None:
         if self.meta.has_classes:
@@ -207,9 +207,10 @@ class StoreReader:
             raise StoreError(f"{self.location}/{name} is not an array. {REPAIR}")
         return array
 
-    def _read(
+    def read(
         self, name: str, dtype: str, dims: tuple[str, ...], shape: tuple[int, ...] | None = None
     ) -> NDArray[Any]:
+        """Return the values of an array without pixels, or raise StoreError."""
         array = self._array(name)
         try:
             with errors_named(f"{self.location}/{name}", StoreError):
@@ -225,7 +226,7 @@ class StoreReader:
         return values.astype(object) if dtype == "str" else values
 
     def _columns(self, folder: str, columns: dict[str, Column]) -> dict[str, NDArray[Any]]:
-        values = {name: self._read(f"{folder}{name}", *column) for name, column in columns.items()}
+        values = {name: self.read(f"{folder}{name}", *column) for name, column in columns.items()}
         lengths = {name: len(column) for name, column in values.items()}
         if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
             listed = ", ".join(f"{name} {length}" for name, length in lengths.items())

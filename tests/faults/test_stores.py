@@ -37,7 +37,7 @@ def builder(scenes, tmp_path_factory):
 
 
 def ram_tiles(store):
-    tiles = RamTiles.load(store, "all", share=False, progress=False)
+    tiles = RamTiles.load(store, "all", progress=False)
     return [tiles.image, tiles.speed]
 
 
