@@ -50,7 +50,6 @@ instructions for it (avx512_vnni, amx_int8). It needs training tiles to find the
 every layer. To measure its loss of accuracy: geoprep evaluate --compare.
 
 Needs: pip install geoprep[deploy]
-
 """
 SUFFIXES = {"fp32": ".pt2", "bf16": ".pt2", "onnx": ".onnx", "openvino": ".xml"}
 SUFFIXES |= {"ipex-bf16": ".ipex", "ipex-int8": ".ipex"}

@@ -1,15 +1,17 @@
 """Train a model of roads and speeds, or of classes, on the tiles of one or more stores.
 
-geoprep fit                                    on the only store in this folder
-geoprep fit moscow.zarr                        with defaults, into runs/moscow
-geoprep fit moscow.zarr mumbai.zarr --epochs 60 --out runs/both
-geoprep fit moscow.zarr --config run.yaml --lr 2e-4      options override the file
-geoprep fit --resume runs/moscow               continue a stopped run
-geoprep fit moscow.zarr --time 20m              for 20 minutes, whatever the machine
-geoprep fit moscow.zarr --stages 325@256:20,650@512:10   small crops first, then large
-geoprep fit moscow.zarr --plan                 memory, steps and time of a run, not started
-geoprep fit moscow.zarr --profile              time breakdown of a step
-torchrun --nproc-per-node 2 -m training.fit moscow.zarr   two processes or accelerators
+  geoprep fit                                    on the only store in this folder
+  geoprep fit moscow.zarr                        with defaults, into runs/moscow
+  geoprep fit moscow.zarr mumbai.zarr --epochs 60 --out runs/both
+  geoprep fit moscow.zarr --config run.yaml --lr 2e-4      options override the file
+  geoprep fit --resume runs/moscow               continue a stopped run
+  geoprep fit moscow.zarr --time 20m              for 20 minutes, whatever the machine
+  geoprep fit moscow.zarr --stages 325@256:20,650@512:10   small crops first, then large
+  geoprep fit moscow.zarr --plan                 memory, steps and time of a run, not started
+  geoprep fit moscow.zarr --profile              time breakdown of a step
+  torchrun --nproc-per-node 2 -m training.fit moscow.zarr   two processes or accelerators
+
+Ctrl-C saves the run and prints how to resume it.
 """
 
 from __future__ import annotations
@@ -26,9 +28,8 @@ from training.cli import CONFIG, Command
 from training.settings import SECTIONS
 
 CLOSING = """\
-The folder of a run holds last.pt, best.pt, log.txt,
-metrics.csv, curves.png, config.yaml (for --config), tensorboard/ and pictures/ with one picture per
-epoch. Ctrl-C saves the run and prints how to resume it.
+The folder of a run holds last.pt, best.pt, log.txt, metrics.csv, curves.png, config.yaml (for
+--config), tensorboard/ and pictures/ with one picture per epoch.
 """
 _COMMON = (
     *("stores", "bands", "level", "batch_size", "crop", "model", "init_from", "targets", "loss"),

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 HELP = """Build a Zarr store of 8-bit tiles from images and labels of roads or classes.
 
-\b
   geoprep build-zarr --city moscow
   geoprep build-zarr --images 'scenes/*.tif' --labels roads.gpkg --out mine.zarr
   geoprep build-zarr --images 'set.zip!/*_sat.jpg' --labels 'set.zip!/*_mask.png' \\
@@ -38,13 +37,12 @@ An interrupted build is resumed by the same command, with the same result to the
 docs/how-to/data-sets.md lists the options for common data sets.
 """
 CLOSING = """
-\b
 Tiles of a 1300 x 1300 pixel image:
   (default)                 4 tiles of 650 pixels, and the same ground at 325
   --tile 512                9 tiles of 512 pixels; the last row and column overlap others
   --resize 512              1 tile of 512 pixels, and of 256
   --gsd 0.6 --levels 1      resampled to pixels of 0.6 m, then cut into tiles
-\b
+
 Exit status:
   0  all scenes were built
   1  the store is complete, but some scenes failed, or all were skipped; the summary says why
@@ -113,5 +111,4 @@ build_zarr = RecordCommand(
         *("city", "source", "images", "labels", "pixel_size", "tile", "levels", "gsd", "rescale"),
         *("label_values", "classes", "val", "test", "out", "overwrite", "workers", "dry_run"),
     ),
-    wrapped=True,
 )

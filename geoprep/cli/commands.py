@@ -118,7 +118,6 @@ download = RecordCommand(
     *("download", (DownloadOptions, Quiet), DOWNLOAD_HELP),
     action=_download,
     short_help="Download a SpaceNet city from the public bucket.",
-    wrapped=True,
 )
 
 
@@ -129,9 +128,8 @@ MAP is OpenStreetMap data, a label file or a road network; PROPOSAL is a road ne
 the layers missing, unconfirmed and matched, which QGIS opens with colours. The missing roads are
 written beside it as GeoJSON, for review in JOSM. The map stays as it is.
 
-\b
-geoprep compare map.osm.pbf city.gpkg --out changes.gpkg
-geoprep compare map.gpkg city.gpkg --images chips/ --apply-offset --out changes.gpkg
+  geoprep compare map.osm.pbf city.gpkg --out changes.gpkg
+  geoprep compare map.gpkg city.gpkg --images chips/ --apply-offset --out changes.gpkg
 """
 
 
@@ -166,7 +164,6 @@ compare = RecordCommand(
     *("compare", (CompareArguments, CompareFiles, CompareOptions, Json), COMPARE_HELP),
     action=_compare,
     short_help="Find the roads that a map lacks, or has too many.",
-    wrapped=True,
 )
 
 for command in (download, build_zarr, vectorize, polygonize, score, compare):
@@ -189,7 +186,6 @@ cli.add_command(
         """,
         action=_synth,
         short_help="Make a synthetic, labelled city in SpaceNet layout.",
-        wrapped=True,
     )
 )
 
@@ -204,7 +200,6 @@ cli.add_command(
     RecordCommand(
         *("cities", (Json,), "List the SpaceNet cities, their products and archives."),
         action=_cities,
-        wrapped=True,
     )
 )
 
@@ -226,7 +221,6 @@ cli.add_command(
         (StoreArgument, InfoOptions, Json),
         "Print the contents of a store, and the memory that its tiles and a loader take.",
         action=_info,
-        wrapped=True,
     )
 )
 
@@ -253,7 +247,6 @@ cli.add_command(
         """,
         action=_verify,
         short_help="Check every chunk of a store against its checksums.",
-        wrapped=True,
     )
 )
 
@@ -277,7 +270,6 @@ cli.add_command(
         """,
         action=_preview,
         short_help="Draw scenes, roads or polygons, or write an HTML page.",
-        wrapped=True,
     )
 )
 
@@ -314,6 +306,5 @@ cli.add_command(
         """,
         action=_export,
         short_help="Export scenes as GeoTIFF, or footprints.",
-        wrapped=True,
     )
 )

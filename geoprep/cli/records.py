@@ -53,7 +53,7 @@ class RecordCommand(click.Command):
     sections
         The dataclasses; or some fields of one, by name, and their heading: (class, heading, names).
     introduction, closing
-        Text of the help above and below the options.
+        Text of the help above and below the options; paragraphs with indented lines keep theirs.
     action
         Runs the command with the settings that were given, by name, and returns the exit status;
         None for success.
@@ -63,8 +63,6 @@ class RecordCommand(click.Command):
         Further options.
     short_help
         Its line in the list of commands. Default: the first sentence.
-    wrapped
-        Whether click breaks the lines of the texts, except behind its mark; else they stay.
     """
 
     ending = ""
@@ -81,18 +79,16 @@ class RecordCommand(click.Command):
         common: Sequence[str] = (),
         more: Sequence[click.Parameter] = (),
         short_help: str | None = None,
-        wrapped: bool = False,
     ) -> None:
         self._sections, self._more = sections, more
         self._params: list[click.Parameter] = []
         self._action = action
         self.common = tuple(common)
-        as_written = inspect.cleandoc if wrapped else _verbatim
         super().__init__(
             name,
             callback=self._run,
-            help=as_written(introduction),
-            epilog=as_written(closing + self.ending),
+            help=_paragraphs(introduction),
+            epilog=_paragraphs(f"{closing}\n{self.ending}"),
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
             options_metavar="[options]",
             short_help=short_help,
@@ -230,6 +226,7 @@ def _show_all(ctx: click.Context, _option: click.Parameter, given: bool) -> None
         ctx.exit()
 
 
-def _verbatim(text: str) -> str:
-    """Return a text whose lines click leaves as they are."""
-    return "\n\n".join(f"\b\n{part}" for part in text.strip().split("\n\n") if part)
+def _paragraphs(text: str) -> str:
+    """Return a text of which click leaves the paragraphs with indented lines as they are."""
+    parts = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(f"\b\n{part}" if "\n " in f"\n{part}" else part for part in parts)

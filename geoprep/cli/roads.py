@@ -39,11 +39,10 @@ Several rasters give one network, connected across their borders. The network ha
 their lines, speeds and travel times. GeoJSON is in longitude and latitude; GeoPackage and
 GeoParquet are in metres of a UTM zone.
 
-\b
-geoprep vectorize predictions/ --out city.gpkg                 QGIS opens it coloured by speed
-geoprep vectorize predictions/chip12.tif --out roads.geojson   longitude and latitude
-geoprep vectorize mask.png --pixel-size 1 --out roads.gpkg     in metres, without a CRS
-geoprep vectorize predictions/ --out roads.csv                 SpaceNet's table, image by image
+  geoprep vectorize predictions/ --out city.gpkg                 QGIS opens it coloured by speed
+  geoprep vectorize predictions/chip12.tif --out roads.geojson   longitude and latitude
+  geoprep vectorize mask.png --pixel-size 1 --out roads.gpkg     in metres, without a CRS
+  geoprep vectorize predictions/ --out roads.csv                 SpaceNet's table, image by image
 """
 
 
@@ -78,7 +77,6 @@ vectorize = RecordCommand(
         "as_json",
     ),
     short_help="Turn predictions or masks into a road network.",
-    wrapped=True,
 )
 
 POLYGONIZE_HELP = """Turn predictions of classes into polygons.
@@ -88,10 +86,9 @@ folders of them. Areas are dissolved across their borders. Neighbours keep touch
 simplified. Each polygon has its class, its area and its mean confidence (of predictions with
 --confidence).
 
-\b
-geoprep polygonize maps/ --out areas.gpkg
-geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
-geoprep polygonize maps/ --out buildings.gpkg --square           walls at right angles
+  geoprep polygonize maps/ --out areas.gpkg
+  geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
+  geoprep polygonize maps/ --out buildings.gpkg --square           walls at right angles
 """
 
 
@@ -120,5 +117,4 @@ polygonize = RecordCommand(
     *("polygonize", (Maps, PolygonFile, PolygonOptions, Quiet, Json), POLYGONIZE_HELP),
     action=_polygonize,
     short_help="Turn predictions of classes into polygons.",
-    wrapped=True,
 )

@@ -29,17 +29,15 @@ SCORE_HELP = """Score a road network (APLS, APLS_time, TOPO) or a map of classes
 
 The ground truth and the proposal are each a file of one scene, a folder with one file per scene, or
 a SpaceNet table (.csv). Files are labels, road networks (with speeds of their own) such as `geoprep
-vectorize` writes, or
-adjacency dictionaries of City-Scale, SpaceNet graphs and Global-Scale as JSON. Scenes are
-matched by name, such as AOI_7_Moscow_chip12. A proposal in one file for several scenes is a city:
-each scene is scored on its part.
+vectorize` writes, or adjacency dictionaries of City-Scale, SpaceNet graphs and Global-Scale as
+JSON. Scenes are matched by name, such as AOI_7_Moscow_chip12. A proposal in one file for several
+scenes is a city: each scene is scored on its part.
 
-\b
-geoprep score --truth labels/ --proposal city.gpkg --images chips/
-geoprep score --truth labels/ --proposal city.gpkg --images moscow.zarr
-geoprep score --truth labels/ --proposal submission.csv --images chips/ --json
-geoprep score --truth truth.csv --proposal mine.csv --pixel-size 0.3      tables in pixels
-geoprep score --truth masks/ --proposal maps/ --classes classes.yaml      rasters of classes
+  geoprep score --truth labels/ --proposal city.gpkg --images chips/
+  geoprep score --truth labels/ --proposal city.gpkg --images moscow.zarr
+  geoprep score --truth labels/ --proposal submission.csv --images chips/ --json
+  geoprep score --truth truth.csv --proposal mine.csv --pixel-size 0.3      tables in pixels
+  geoprep score --truth masks/ --proposal maps/ --classes classes.yaml      rasters of classes
 """
 
 
@@ -184,5 +182,4 @@ score = RecordCommand(
     action=_score,
     common=("truth", "proposal", "images", "pixel_size", "speed_from", "as_json"),
     short_help="Score a road network (APLS, TOPO).",
-    wrapped=True,
 )
