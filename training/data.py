@@ -277,7 +277,7 @@ def _with_names(store: StoreReader, bands: Sequence[str]) -> StoreReader:
         return store
     for band, place in zip(bands, match.places, strict=True):
         names[place] = band
-    return StoreReader(store.location, store.root, replace(store.meta, bands=tuple(names)))
+    return StoreReader(store.location, store.document, replace(store.meta, bands=tuple(names)))
 
 
 def tiles_of(

@@ -7,6 +7,7 @@ with the index at the end. A missing chunk or shard means that the store is dama
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,21 @@ from geoprep.store.schema import FILL_VALUES, Codec, StoreMeta
 
 if TYPE_CHECKING:
     import zarr
-    from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 
 MISSING = np.iinfo(np.uint64).max
 """Offset and length in the index of a chunk that is not in the shard."""
 CRC_BYTES = 4
 ENTRY_BYTES = 16
+
+
+def _zstd(level: int) -> dict[str, Any]:
+    return {"name": "zstd", "configuration": {"level": level, "checksum": False}}
+
+
+_BLOSC = {"typesize": 1, "cname": "lz4", "clevel": 5, "shuffle": "bitshuffle", "blocksize": 0}
+_COMPRESSORS = {"lz4": {"name": "blosc", "configuration": _BLOSC}, "zstd": _zstd(1)}
+_CRC32C = {"name": "crc32c"}
+_LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 
 Bytes = NDArray[np.uint8] | bytes
 
@@ -34,21 +44,9 @@ Bytes = NDArray[np.uint8] | bytes
 numcodecs.blosc.use_threads = False
 
 
-def chunk_codecs(codec: Codec) -> tuple[BloscCodec | ZstdCodec, Crc32cCodec]:
-    """Return the codecs of a chunk after ``bytes``: a compressor and a checksum."""
-    from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
-
-    if codec == "lz4":
-        return (
-            BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle", typesize=1, blocksize=0),
-            Crc32cCodec(),
-        )
-    return ZstdCodec(level=1, checksum=False), Crc32cCodec()
-
-
 @lru_cache
 def compressor(codec: Codec) -> Compressor:
-    """Return the numcodecs equivalent of the compressor of :func:`chunk_codecs`."""
+    """Return the compressor of chunks, as `PixelLayout.header` describes it."""
     if codec == "lz4":
         return numcodecs.Blosc(cname="lz4", clevel=5, shuffle=numcodecs.Blosc.BITSHUFFLE)
     return numcodecs.Zstd(level=1)
@@ -70,6 +68,39 @@ def without_checksum(data: Bytes) -> Bytes:
 def shard_key(array: str, shard: int) -> str:
     """Return the file of a shard of ``650/image`` or ``650/speed``, relative to the store."""
     return f"{array}/c/{shard}" + "/0" * (3 if array.endswith("image") else 2)
+
+
+def array_header(
+    shape: Sequence[int],
+    data_type: str,
+    chunk_shape: Sequence[int],
+    fill: int | str,
+    codecs: Sequence[Any],
+    dims: Sequence[str],
+) -> dict[str, Any]:
+    """Return the metadata of an array as Zarr 3 has it."""
+    return {
+        "shape": [*shape],
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*chunk_shape]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill,
+        "codecs": [*codecs],
+        "attributes": {},
+        "dimension_names": [*dims],
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
+
+
+def table_header(shape: Sequence[int], dtype: str, dims: Sequence[str]) -> dict[str, Any]:
+    """Return the metadata of a table, which is one chunk."""
+    values = _LITTLE_ENDIAN if dtype != "uint8" else {"name": "bytes"}
+    values = {"name": "vlen-utf8", "configuration": {}} if dtype == "str" else values
+    codecs = (values, _zstd(3), _CRC32C)
+    data_type, fill = ("string", "") if dtype == "str" else (dtype, 0)
+    return array_header(shape, data_type, [max(1, n) for n in shape], fill, codecs, dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,25 +149,29 @@ class PixelLayout:
             raise ValueError(f"the chunk holds {size} pixel bytes, not {out.nbytes}")
         compressor(self.codec).decode(body, out.reshape(-1))
 
-    def describe(self, tiles: int) -> dict[str, Any]:
-        """Return the arguments of zarr-python's ``create_array`` for a number of tiles."""
+    def header(self, tiles: int) -> dict[str, Any]:
+        """Return the metadata of the array for a number of tiles."""
         bands = ("band",) if len(self.tile_shape) > 2 else ()
-        return {
-            "shape": (tiles, *self.tile_shape),
-            "chunks": (1, *self.tile_shape),
-            "shards": (self.shard_tiles, *self.tile_shape),
-            "dtype": "uint8",
-            "fill_value": self.fill,
-            "compressors": chunk_codecs(self.codec),
-            "dimension_names": ("tile", "y", "x", *bands),
+        shard = {
+            "chunk_shape": [1, *self.tile_shape],
+            "codecs": [{"name": "bytes"}, _COMPRESSORS[self.codec], _CRC32C],
+            "index_codecs": [_LITTLE_ENDIAN, _CRC32C],
+            "index_location": "end",
         }
+        return array_header(
+            (tiles, *self.tile_shape),
+            "uint8",
+            (self.shard_tiles, *self.tile_shape),
+            self.fill,
+            [{"name": "sharding_indexed", "configuration": shard}],
+            ("tile", "y", "x", *bands),
+        )
 
     def matches(self, array: zarr.Array[Any]) -> bool:
-        """Return whether an array's metadata agrees with this layout."""
-        import zarr
+        """Return whether an array's metadata, as zarr reads it, agrees with this layout."""
+        from zarr.core.metadata import ArrayV3Metadata
 
-        expected: zarr.Array[Any] = zarr.create_array({}, **self.describe(array.shape[0]))
-        return bool(array.metadata == expected.metadata)
+        return bool(array.metadata == ArrayV3Metadata.from_dict(self.header(array.shape[0])))
 
 
 def pixel_layouts(meta: StoreMeta) -> dict[str, PixelLayout]:

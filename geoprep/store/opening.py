@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import zarr
+from obstore.exceptions import BaseError
 from zarr.abc.store import ByteRequest
 from zarr.abc.store import Store as ZarrStore
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
@@ -76,38 +76,16 @@ def open_root(location: str) -> zarr.Group:
     with errors_named(location, StoreError):
         if "://" in location:
             where = _RemoteFolder(Files(location).client, read_only=True)
-        elif Path(location).is_dir():
-            where = _LocalFolder(location, read_only=True)
-        elif Path(f"{location.rstrip('/')}.build", "new").is_dir():
-            raise incomplete(location)
         else:
-            raise StoreError(
-                f"{location}: no such store. Check the path, or build one with `geoprep build-zarr`"
-            )
+            where = _LocalFolder(location, read_only=True)
         where.location = location
-        return _open_group(location, where)
-
-
-def _open_group(location: str, where: _StrictStore) -> zarr.Group:
-    from obstore.exceptions import BaseError
-
-    try:
-        with quiet_zarr():
-            return zarr.open_group(where, mode="r", zarr_format=3)
-    except FileNotFoundError as error:
-        raise StoreError(
-            f"{location} is not a Zarr store: it has no zarr.json. Check the path or address"
-        ) from error
-    except (OSError, BaseError):
-        raise
-    except Exception as error:  # a zarr.json that is not JSON, or not Zarr metadata
-        reason = str(error) or type(error).__name__
-        raise StoreError(f"{location}/zarr.json cannot be read: {reason:.200}. {REPAIR}") from error
-
-
-def incomplete(location: str) -> StoreError:
-    """Return the error about a store whose build has not finished."""
-    return StoreError(
-        f"{location} is incomplete: its build is running or was interrupted. "
-        "Run the same `geoprep build-zarr` command again to finish it"
-    )
+        try:
+            with quiet_zarr():
+                return zarr.open_group(where, mode="r", zarr_format=3)
+        except (OSError, BaseError):
+            raise
+        except Exception as error:  # metadata that is not Zarr's
+            reason = str(error) or type(error).__name__
+            raise StoreError(
+                f"{location}/zarr.json cannot be read: {reason:.200}. {REPAIR}"
+            ) from error

@@ -30,12 +30,10 @@ from geoprep.store.schema import (
     TileTable,
 )
 from geoprep.store.shards import digest
+from geoprep.store.tables import MOST_VALUES, header_of, incomplete, read_chunk, read_root
 
 if TYPE_CHECKING:
     import zarr
-
-_MOST_VALUES = 1 << 30
-"""Values of a table: a column of a billion tiles."""
 
 
 def seal(attrs: dict[str, Any]) -> str:
@@ -48,7 +46,7 @@ def read_table(array: zarr.Array[Any], dtype: str, dims: tuple[str, ...]) -> NDA
     kind = "str" if array.dtype.kind in "OTU" else array.dtype.name
     if kind != dtype or array.ndim != len(dims):
         raise ValueError(f"expected {dtype} with {len(dims)} axes, found {kind} with {array.ndim}")
-    if array.size > _MOST_VALUES:
+    if array.size > MOST_VALUES:
         raise ValueError(f"it claims {array.size:,} values")
     return np.asarray(array[...])
 
@@ -56,19 +54,24 @@ def read_table(array: zarr.Array[Any], dtype: str, dims: tuple[str, ...]) -> NDA
 class StoreReader:
     """A finished store, opened for reading."""
 
-    def __init__(self, location: str, root: zarr.Group, meta: StoreMeta) -> None:
+    def __init__(self, location: str, document: dict[str, Any], meta: StoreMeta) -> None:
         self.location = location
-        self.root = root
+        self.document = document  # the metadata of the root group
         self.meta = meta
 
     @classmethod
     def open(cls, location: str | Path) -> StoreReader:
         """Open a local folder or an ``s3://``, ``gs://``, ``az://`` or ``http(s)://`` address."""
+        location = str(location)
+        document = read_root(location)
+        return cls(location, document, _read_meta(location, document))
+
+    @cached_property
+    def root(self) -> zarr.Group:
+        """The root group, opened with zarr, whose import takes longer than to read a store."""
         from geoprep.store.opening import open_root
 
-        location = str(location)
-        root = open_root(location)
-        return cls(location, root, _read_meta(location, root))
+        return open_root(self.location)
 
     @cached_property
     def tiles(self) -> TileTable:
@@ -171,6 +174,8 @@ class StoreReader:
     def layout(self, level: int | None, name: str) -> PixelLayout:
         """Return the byte layout of ``image`` or the label array (`StoreMeta.label_array`)."""
         layout = pixel_layouts(self.meta)[f"{self.check_level(level)}/{name}"]
+        if header_of(self.document, layout.array) == layout.header(len(self.tiles)):
+            return layout
         array = self._array(layout.array)
         if not layout.matches(array) or array.shape[0] != len(self.tiles):
             raise StoreError(
@@ -211,10 +216,12 @@ class StoreReader:
         self, name: str, dtype: str, dims: tuple[str, ...], shape: tuple[int, ...] | None = None
     ) -> NDArray[Any]:
         """Return the values of an array without pixels, or raise StoreError."""
-        array = self._array(name)
         try:
             with errors_named(f"{self.location}/{name}", StoreError):
-                values = read_table(array, dtype, dims)
+                header = header_of(self.document, name)
+                values = read_chunk(self.location, name, header, dtype, dims)
+                if values is None:  # written by another program
+                    values = read_table(self._array(name), dtype, dims)
                 if shape is not None and values.shape != shape:
                     raise ValueError(f"expected shape {shape}, found {values.shape}")
         except StoreError:
@@ -234,10 +241,8 @@ class StoreReader:
         return values
 
 
-def _read_meta(location: str, root: zarr.Group) -> StoreMeta:
-    from geoprep.store.opening import incomplete
-
-    attrs = dict(root.attrs).get("geoprep")
+def _read_meta(location: str, document: dict[str, Any]) -> StoreMeta:
+    attrs = dict(document["attributes"]).get("geoprep")
     if not isinstance(attrs, dict) or "schema" not in attrs:
         raise StoreError(
             f"{location} is a Zarr group without a geoprep attribute. Check the path, or build a "
@@ -251,11 +256,8 @@ def _read_meta(location: str, root: zarr.Group) -> StoreMeta:
         )
     if not attrs.get("complete"):
         raise incomplete(location)
-    try:
-        sealed = root["ledger"].attrs["meta"]
-    except Exception:  # zarr raises exceptions of any type for invalid metadata
-        sealed = None
-    if sealed != seal(attrs):
+    ledger = header_of(document, "ledger").get("attributes")
+    if not isinstance(ledger, dict) or ledger.get("meta") != seal(attrs):
         raise StoreError(
             f"{location}/zarr.json: the geoprep attribute differs from the one that the build "
             f"wrote. {REPAIR}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from geoprep.storage.local_files import flush, flush_all
+from geoprep.storage.output_files import replaced
 from geoprep.store.layout import pixel_layouts
 from geoprep.store.opening import quiet_zarr
 from geoprep.store.reader import seal
@@ -33,8 +35,12 @@ def create_store(path: Path, meta: StoreMeta, tiles: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     root = zarr.open_group(path, mode="a", attributes={"geoprep": meta.to_attrs()})
     for name, layout in pixel_layouts(meta).items():
-        if not (path / name / "zarr.json").exists():
-            root.create_array(name, **layout.describe(tiles), overwrite=False)
+        header = path / name / "zarr.json"
+        if not header.exists():
+            root.require_group(name.split("/")[0])
+            header.parent.mkdir(exist_ok=True)
+            with replaced(header) as partial:
+                partial.write_text(json.dumps(layout.header(tiles), indent=2))
 
 
 def write_table_array(

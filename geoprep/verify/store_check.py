@@ -21,6 +21,7 @@ from geoprep.store.layout import MISSING, PixelLayout, pixel_layouts
 from geoprep.store.reader import StoreReader
 from geoprep.store.schema import FILL_VALUES, TILE_COLUMNS, StoreMeta, table_arrays
 from geoprep.store.shards import digest
+from geoprep.store.tables import header_of
 
 DOCUMENT = "zarr.json"
 UNLISTED = (DOCUMENT, f"ledger/{DOCUMENT}")
@@ -253,7 +254,7 @@ def _check_names(files: Files, expected: Collection[str]) -> Iterator[Problem]:
 
 def _check_digests(store: StoreReader, files: Files, expected: Iterable[str]) -> Iterator[Problem]:
     """Check every file without pixels against its digest."""
-    digests = store.root["ledger"].attrs.get("files")
+    digests = header_of(store.document, "ledger")["attributes"].get("files")
     if not isinstance(digests, dict):
         yield Problem.of("ledger", "it has no digests of files")
         return

@@ -50,7 +50,7 @@ def test_bands_are_chosen_by_name_or_number(store):
 
 def test_stores_of_other_nodata_rules_are_noted(store):
     build = {"options": {"nodata": "7"}}
-    other = StoreReader(store.location, store.root, replace(store.meta, build=build))
+    other = StoreReader(store.location, store.document, replace(store.meta, build=build))
     info = model_info([store, other], model="m")
     assert info.nodata is None
     (note,) = differences(info, [store, other])

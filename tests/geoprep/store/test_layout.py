@@ -1,5 +1,7 @@
 """Where the bytes of pixels lie: what is written is read back, and nothing else passes for it."""
 
+import json
+
 import numpy as np
 import pytest
 import zarr
@@ -9,8 +11,10 @@ from hypothesis.extra.numpy import arrays
 
 from geoprep.errors import StoreError
 from geoprep.store.layout import PixelLayout, checksum, compressor, without_checksum
+from geoprep.store.opening import quiet_zarr
 from geoprep.store.reader import StoreReader
 from geoprep.store.schema import CODECS
+from geoprep.store.tables import read_root
 
 
 def chunk_of(tile, codec):
@@ -65,13 +69,28 @@ def test_a_checksum_is_four_bytes_little_endian():
 )
 def test_an_array_that_is_laid_out_otherwise_is_refused(small_store, tmp_path, change):
     opened = StoreReader.open(small_store)
-    tiles = len(opened.tiles)
-    wanted = opened.layout(64, "image").describe(tiles)
+    layout, tiles = opened.layout(64, "image"), len(opened.tiles)
+    blosc = zarr.codecs.BloscCodec(
+        cname="lz4", clevel=5, shuffle="bitshuffle", typesize=1, blocksize=0
+    )
+    wanted = {
+        "shape": (tiles, 64, 64, 3),
+        "chunks": (1, 64, 64, 3),
+        "shards": (layout.shard_tiles, 64, 64, 3),
+        "dtype": "uint8",
+        "fill_value": 0,
+        "compressors": (blosc, zarr.codecs.Crc32cCodec()),
+        "dimension_names": ("tile", "y", "x", "band"),
+    }
     other = zarr.open_group(tmp_path / "b.zarr", mode="w")
     array = other.create_array("64/image", **wanted)
-    assert opened.layout(64, "image").matches(array)
+    header = json.loads((tmp_path / "b.zarr/64/image/zarr.json").read_text())
+    assert layout.matches(array)
+    assert header == layout.header(tiles)
     array = other.create_array("64/image", **(wanted | change), overwrite=True)
-    store = StoreReader(str(tmp_path), other, opened.meta)
+    with quiet_zarr():
+        zarr.consolidate_metadata(tmp_path / "b.zarr")
+    store = StoreReader(str(tmp_path / "b.zarr"), read_root(str(tmp_path / "b.zarr")), opened.meta)
     store.__dict__["tiles"] = opened.tiles
     with pytest.raises(StoreError, match=r"64/image differs from schema 1"):
         store.layout(64, "image")

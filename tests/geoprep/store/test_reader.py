@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -185,6 +187,32 @@ def test_a_damaged_table_is_named_and_a_missing_chunk_is_no_zeros(copy, name, lo
     says = rf"{chunk.relative_to(copy)} is missing.*build-zarr" if lost else name
     with pytest.raises(StoreError, match=says):
         _ = store.tiles, store.scenes, store.histogram_band, store.histogram_speed
+
+
+def test_tables_and_layouts_are_read_without_zarr(built):
+    program = (
+        "import sys; from geoprep.store.reader import StoreReader; "
+        f"store = StoreReader.open({built.location!r}); "
+        "store.tiles, store.scenes, store.histogram_band, store.layout(64, 'image'); "
+        "sys.exit('zarr' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_tables_that_zarr_wrote_anew_are_the_same(built, copy):
+    """In several chunks, and with another compressor than that of a build."""
+    with quiet_zarr():
+        root = zarr.open_group(copy, mode="r+", use_consolidated=False)
+        for name in ("scene", "transform", "scenes/bounds"):
+            values = root[name][...]
+            chunks = (4, *values.shape[1:])
+            every = {"write_empty_chunks": True}
+            root.create_array(name, data=values, chunks=chunks, config=every, overwrite=True)
+        zarr.consolidate_metadata(copy)
+    store = StoreReader.open(copy)
+    np.testing.assert_array_equal(store.tiles.scene, built.tiles.scene)
+    np.testing.assert_array_equal(store.tiles.transform, built.tiles.transform)
+    np.testing.assert_array_equal(store.scenes.bounds, built.scenes.bounds)
 
 
 def test_columns_of_different_length_are_refused(copy, tmp_path):
