@@ -93,7 +93,7 @@ def build_zarr(
     from geoprep.building.request import BuildObserver, Request
     from geoprep.building.run import build
     from geoprep.labels.coco_files import AUTO, Coco
-    from geoprep.sources.local_copies import copies_folder, drop_copies
+    from geoprep.sources.local_copies import copies_folder
     from geoprep.storage.addresses import is_bucket
     from geoprep.storage.sinks import check_reachable
     from geoprep.store.classes import BACKGROUND_NAME
@@ -136,11 +136,6 @@ def build_zarr(
             summary = build(plan, sources.out, executor, overwrite=target.overwrite, report=show)
     _note(sources, plan, observer)
     copies = copies_folder(sources.out)
-    if target.drop_source:
-        try:
-            drop_copies(copies)
-        except UsageError as error:  # the store is complete all the same
-            observer.note(str(error))
     for warning in summary.warnings:
         warnings.warn(warning, GeoprepWarning, stacklevel=3)  # the decorated function's caller
     summary = replace(summary, source_copy=str(copies) if copies.is_dir() else None)

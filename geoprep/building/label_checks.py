@@ -8,22 +8,18 @@ from typing import Final, NamedTuple
 
 from geoprep.building.options import BuildOptions
 from geoprep.building.scene import ALL_BACKGROUND, Described
-from geoprep.errors import GeoprepError, LabelError, SourceError, UsageError
+from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.imagery.headers import describe
 from geoprep.labels.label_shapes import LabelFile, open_label_file, refuse_points
 from geoprep.labels.mask_files import is_mask_georeferenced, mask_values
 from geoprep.labels.vector_files import UNSELECTED
 from geoprep.labels.vector_names import is_vector
 from geoprep.sources.label_matching import IMAGE_SUFFIXES
 from geoprep.sources.scene import SourceScenes
-from geoprep.sources.stac_items import SWAPPED
 from geoprep.storage.addresses import is_remote
 from geoprep.store.classes import BACKGROUND_NAME
 from geoprep.texts import counted
 
-_COLOURS: Final = 3
-"""Bands of a mask of colours."""
 _LABELS_TRIED: Final = 8
 
 
@@ -88,24 +84,6 @@ def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
             )
     if options.class_rule is not None and not vectors:
         options.class_rule.require_others()
-
-
-def looks_swapped(scene: Described, options: BuildOptions) -> list[str]:
-    """Return a question if an image has one band, as masks have, and its mask those of colours.
-
-    Raises SourceError if it has others, which no mask has.
-    """
-    if not scene.label or not options.raster_rule(scene.label) or options.label_speeds == "bins":
-        return []
-    try:
-        image, mask = map(describe, (scene.image, scene.label))
-    except GeoprepError:  # the scene fails, with this reason
-        return []
-    bands, of_mask = (len(raster.bands) - bool(raster.alpha) for raster in (image, mask))
-    text = f"{image.name} has one band, and its label {mask.name} has {of_mask}. {SWAPPED}"
-    if bands == 1 and of_mask not in (1, _COLOURS):
-        raise SourceError(text)
-    return [text] if bands == 1 < of_mask else []
 
 
 def check_labels(

@@ -157,9 +157,6 @@ class TargetOptions:
         "Replace a store that is complete or was built differently. It stays until the new one is "
         "complete, so the disk needs space for both; in a bucket it cannot be read meanwhile.",
     )
-    drop_source: bool = option(
-        False, "Delete downloaded and unpacked inputs (NAME.zarr.source) after the build."
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ from geoprep.building.inputs import inputs_digest, with_equal_images
 from geoprep.building.label_checks import (
     check_kinds,
     check_labels,
-    looks_swapped,
     vector_label_failure,
 )
 from geoprep.building.options import BuildOptions, parse_rescale
@@ -102,10 +101,8 @@ def make_plan(
     check_kinds(sources, options)
     described, notes = describe_scenes(sources, options, executor, read_inputs=read_inputs)
     usable = [scene for scene in described if not scene.failure]
-    swapped = looks_swapped(described[0], options)
     if not usable:
-        reason = " ".join([described[0].failure, *swapped])
-        raise SourceError(f"none of the images can be used. First: {reason}")
+        raise SourceError(f"none of the images can be used. First: {described[0].failure}")
     first = usable[0]
     shapes = [_finest_shape(one.grid, options) if one.grid else None for one in described]
     known = [shape for shape in shapes if shape is not None]
@@ -172,7 +169,7 @@ def make_plan(
         tiles=tiles,
         shared_label=labels.shared,
         orphan_labels=tuple(label for source in sources for label in source.orphan_labels),
-        notes=(*swapped, *notes, *size_notes, *labels.notes, *split_notes),
+        notes=(*notes, *size_notes, *labels.notes, *split_notes),
         fingerprint=f"{__version__} {digest}",
     )
 

@@ -28,7 +28,6 @@ from geoprep.sources.local_copies import (
     copy_path,
     download_scenes,
     has_remote,
-    prepare_copies,
 )
 from geoprep.sources.own_images import images_and_labels
 from geoprep.sources.scene import SourceScenes, refuse_inside
@@ -163,7 +162,6 @@ class Request:
             return self._matched(images, self.inputs.labels and local(self.inputs.labels), self.out)
         masks = copy_path(str(self.coco.path.absolute()), folder)
         masks = masks.with_name(f"{masks.name}.{content_digest(str(self.coco.path))[:8]}")
-        prepare_copies(folder)
         for note in self.coco.rasters(masks):
             observer.note(note)
         return self._matched(images, f"{glob.escape(str(masks.absolute()))}/**/*.png", self.out)

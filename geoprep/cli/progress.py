@@ -74,8 +74,8 @@ def print_summary(summary: Summary, notes: Sequence[str], *, quiet: bool) -> Non
         [f"{what}: {count:,}" for what, count in summary.notes.items()],
     )
     if summary.source_copy is not None:
-        line = f"local copies of the inputs are in {summary.source_copy}"
-        console.print(f"{line}; --drop-source deletes them", soft_wrap=True)
+        line = f"local copies of the inputs, which may be deleted: {summary.source_copy}"
+        console.print(line, soft_wrap=True)
     for warning in summary.warnings:  # at the end of the output, where they are noticed
         text = f"WARNING: {name_options(warning)}"
         console.print(Text(text, style="bold red"), soft_wrap=True)

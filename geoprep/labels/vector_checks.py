@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
 import struct
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -21,8 +18,6 @@ _SHAPE_HEADER: Final = 100
 _TABLE_HEADER: Final = 32
 _CODE_PAGE: Final = 29
 """Byte of the header of a dBASE table that states the encoding; 0 if it does not."""
-_CRS_MEMBER: Final = re.compile(rb'"crs"\s*:\s*(?=\{)')
-_LONGEST_CRS: Final = 4096
 OUT_OF_RANGE: Final = "geometry out of range"
 NOT_FINITE: Final = "geometry not finite"
 _MAX_LON_DEG: Final = 360.0
@@ -55,28 +50,6 @@ def require_crs(crs: str, name: str) -> None:
 def crs_command(name: str) -> str:
     """Return the command that states the right CRS of a file."""
     return f"ogr2ogr -a_srs EPSG:CODE fixed.gpkg {PurePosixPath(name).name}"
-
-
-def require_known_crs(data: bytes, name: str) -> None:
-    """Refuse GeoJSON whose CRS is a link or unknown: GDAL takes its coordinates for degrees."""
-    for match in _CRS_MEMBER.finditer(data):
-        text = data[match.end() : match.end() + _LONGEST_CRS].decode("utf-8", "replace")
-        with suppress(ValueError, TypeError, AttributeError):  # no CRS, but a property of that name
-            member = json.JSONDecoder().raw_decode(text)[0]
-            properties = member["properties"] if "type" in member else None
-            stated = properties and next(iter(properties.values()), None)
-            if stated and not _is_crs(str(stated)):
-                raise LabelError(
-                    f"{name}: its CRS {str(stated)[:60]!r} is a link or unknown; write the right "
-                    f"one with {crs_command(name)}"
-                )
-
-
-def _is_crs(text: str) -> bool:
-    try:
-        return bool(pyproj.CRS.from_user_input(text))
-    except pyproj.exceptions.ProjError:
-        return "CRS84" in text or text.endswith("4326")
 
 
 def require_whole_shapefile(path: Path) -> bool:

@@ -21,7 +21,6 @@ from geoprep.labels.attributes import Attributes
 from geoprep.labels.vector_checks import (
     bytes_of,
     require_crs,
-    require_known_crs,
     require_whole_shapefile,
 )
 from geoprep.labels.vector_names import (
@@ -154,8 +153,6 @@ class VectorFile:
         if suffix in GEOJSON_SUFFIXES:  # each opening reads all of the document
             content = _ogr(pyogrio.raw.read, source, name, force_2d=True)
             meta = content[0]
-            if meta["crs"] == "EPSG:4326":
-                require_known_crs(bytes_of(source), name)
             kind, crs = meta["geometry_type"] or "", meta["crs"] or ""
             layer = Layer(0, stem, kind, crs, tuple(meta["fields"]), content)
             return cls(source, name, {stem: layer}, str(layer), where, points=points)

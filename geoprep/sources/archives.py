@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from geoprep.errors import OutputError, SourceError
 from geoprep.sources.label_matching import IMAGE_SUFFIXES, LABEL_SUFFIXES
-from geoprep.sources.local_copies import copy_path, download_copy, prepare_copies
+from geoprep.sources.local_copies import copy_path, download_copy
 from geoprep.storage.addresses import is_remote, is_web, member_address
 from geoprep.storage.failures import errors_named
 from geoprep.storage.local_files import make_folder
@@ -74,7 +74,6 @@ def local_pattern(pattern: str, folder: Path, report: Report | None = None) -> t
             wanted, what = (lambda name: not name.lower().endswith(IMAGE_SUFFIXES)), "vectors"
     # Beside the copy of a remote archive; of a local one, at a path made of its full path.
     beside = archive if note else copy_path(str(archive), folder)
-    prepare_copies(folder)
     into = beside.with_name(f"{archive.name}.unpacked")
     files, _ = unpacked(archive, into, what, wanted, report)
     size = sum(path.stat().st_size for path in files) / 1e6

@@ -195,27 +195,12 @@ def city_file(city: City, path: str) -> tuple[str, int] | None:
     return (kind, int(match["number"])) if kind else None
 
 
-def directions(city: City, product: str = "PS-RGB") -> str:
+def directions(city: City) -> str:
     """Return lines with the ways to get this city's data, or a synthetic stand-in for it."""
-    content = [product, city.label_folder] if city.labelled else [product]
-    copies = [
-        f"    aws s3 cp --no-sign-request s3://{BUCKET}/{city.folder}{name}/"
-        f"{city.file_name(name, city.example)} data/{city.aoi}/{name}/"
-        for name in content
-    ]
     return "\n".join([
         "Ways to get data:",
         f"  the real city, no account needed: geoprep download --city {city.name}",
         f"  a synthetic city: geoprep synth --city {city.name} --out data/",
-        "  archives of the public SpaceNet bucket (put them into data/):",
-        *(_archive_line(archive) for archive in city.archives),
-        "  one scene:",
-        *copies,
+        "  archives of the public SpaceNet bucket (put them into data/): geoprep cities",
         f"  or read the bucket in place, with this `source`: s3://{BUCKET}/{city.folder}",
     ])  # fmt: skip
-
-
-def _archive_line(archive: Archive) -> str:
-    size = "size not published" if archive.gib is None else f"{archive.gib} GiB"
-    md5 = f", md5 {archive.md5}" if archive.md5 else ""
-    return f"    {archive.url} ({archive.holds}, {size}{md5})"

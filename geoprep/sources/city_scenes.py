@@ -67,7 +67,7 @@ def find_scenes(
     places = "\n".join(f"  {line}" for line in looked)
     raise SourceError(
         f"no SpaceNet files of {city.place.replace('_', ' ')} ({city.aoi}) found. Looked in:\n"
-        f"{places}\n{directions(city, product)}"
+        f"{places}\n{directions(city)}"
     )
 
 
@@ -115,10 +115,7 @@ def _single(city: City, of_number: dict[int, list[str]], kind: str) -> dict[int,
 
 def _no_product(city: City, there: dict[str, int], labels: int, product: str, origin: str) -> str:
     if not there:
-        return (
-            f"{origin} has {labels} road labels of {city.aoi} but no images.\n"
-            f"{directions(city, product)}"
-        )
+        return f"{origin} has {labels} road labels of {city.aoi} but no images.\n{directions(city)}"
     listed = ", ".join(f"{name} ({count})" for name, count in sorted(there.items()))
     # Bands 5, 3, 2 of the multispectral product are red, green and blue (WorldView-3).
     other = "PS-MS with `bands` 5,3,2" if "PS-MS" in there else min(there)

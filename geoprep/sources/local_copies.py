@@ -6,27 +6,19 @@ A copy lies at a path made of its full address, so that files of equal names nev
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Final
 
-from geoprep.errors import SourceError, UsageError
+from geoprep.errors import SourceError
 from geoprep.executors.threads import Threads
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.storage.addresses import is_remote, is_web, joined
-from geoprep.storage.local_files import make_folder
 from geoprep.storage.places import remote_file
 from geoprep.storage.transfer import download
 
 CONNECTIONS = 8
 """Concurrent downloads: enough to hide a server's latency, few enough to be polite."""
-_MARK: Final = ".geoprep-source"
-_MARK_TEXT: Final = (
-    "Downloaded and unpacked by geoprep build-zarr. This folder may be deleted: the next build "
-    "from the same source makes it again.\n"
-)
 _LONGEST_NAME = 200
 
 
@@ -34,25 +26,6 @@ def copies_folder(out: str | Path) -> Path:
     """Return the folder for local copies of a build: beside the store, or here for a bucket."""
     place = out if isinstance(out, Path) else Path(out.rstrip("/")).name
     return Path(f"{place}.source")
-
-
-def prepare_copies(folder: Path) -> None:
-    """Create the folder for local copies, and mark it as one where it was empty."""
-    make_folder(folder)
-    if not any(folder.iterdir()):
-        (folder / _MARK).write_text(_MARK_TEXT)
-
-
-def drop_copies(folder: Path) -> None:
-    """Delete a folder of local copies, if there is one; raise UsageError if no build made it."""
-    if not folder.exists():
-        return
-    if not (folder / _MARK).is_file():
-        raise UsageError(
-            f"{folder} was not made by this version of geoprep and is kept: delete it yourself if "
-            "you no longer need it"
-        )
-    shutil.rmtree(folder)
 
 
 def copy_path(address: str, folder: Path) -> Path:
@@ -112,7 +85,6 @@ def _local(address: str, folder: Path) -> str:
 
 def download_copy(address: str, folder: Path) -> Path:
     """Download a file to its path among the local copies, unless it is there; return the path."""
-    prepare_copies(folder)
     path = copy_path(address, folder)
     download(remote_file(address), path)
     return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,6 @@ Read = Callable[[int, int], bytes]
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JP2: Final = b"\0\0\0\x0cjP  \r\n\x87\n"
 _SQLITE: Final = b"SQLite form"
-_NETCDF: Final = b"CDF\1", b"CDF\2"
 _END_OF_CODE_STREAM: Final = b"\xff\xd9"
 
 
@@ -39,9 +38,7 @@ def missing_end(read: Read, size: int) -> str:
 
 
 def missing_pixels(dataset: DatasetReader) -> str:
-    """Return what an ENVI file or netCDF lacks: GDAL reads its missing pixels as 0."""
-    if dataset.driver == "netCDF" and not _has_end_of_netcdf(Path(dataset.files[0])):
-        return "its end is missing: it has not all values of its variables"
+    """Return what an ENVI file lacks: GDAL reads its missing pixels as 0."""
     header = dataset.tags(ns="ENVI") if dataset.driver == "ENVI" else {}
     if not header or header.get("file_compression", "0") != "0":
         return ""
@@ -51,42 +48,13 @@ def missing_pixels(dataset: DatasetReader) -> str:
     return f"its end is missing: it has {size:,} bytes of {whole:,}" if size < whole else ""
 
 
-def _has_end_of_netcdf(file: Path) -> bool:
-    """Return whether a file of the classic formats has all values; HDF5 checks the others."""
-    from scipy.io import netcdf_file
-
-    with file.open("rb") as opened:
-        if opened.read(4) not in _NETCDF:
-            return True
-    try:
-        netcdf_file(file, mmap=True).close()
-    except ValueError:
-        return False
-    return True
-
-
-def png_chunks(read: Read, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield kind and first byte of the data of the chunks of a PNG that are whole."""
-    start, kind = len(_PNG), b"IHDR"
-    while start < size and kind.isalpha():
-        chunk = read(start, 8)  # length and kind; a checksum of 4 bytes ends it
-        kind, data = chunk[4:], start + 8
-        start += 12 + int.from_bytes(chunk[:4])
-        if start <= size:
-            yield kind, data
-
-
 def _has_end_of_png(read: Read, size: int) -> bool:
-    return any(kind == b"IEND" for kind, _ in png_chunks(read, size))
-
-
-def webp_chunks(read: Read, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield kind and first byte of the data of the chunks of a WebP."""
-    start = 12
-    while start < size:
-        chunk = read(start, 8)
-        yield chunk[:4], start + 8
-        start += 8 + (int.from_bytes(chunk[4:], "little") + 1) // 2 * 2
+    start, kind = len(_PNG), b"IHDR"
+    while start < size and kind.isalpha() and kind != b"IEND":
+        chunk = read(start, 8)  # length and kind; a checksum of 4 bytes ends it
+        kind = chunk[4:]
+        start += 12 + int.from_bytes(chunk[:4])
+    return kind == b"IEND" and start <= size
 
 
 def _has_end_of_jp2(read: Read, size: int) -> bool:

@@ -51,11 +51,11 @@ def _whole(address: str) -> Iterator["DatasetReader"]:
     with _gdal(address):
         if not is_remote(address):
             with _opened(address) as dataset:
+                _require_plain(address, other_display(dataset))
                 _require_whole(address, missing_pixels(dataset))
                 for name in dataset.files if is_local(address) else [address]:  # a VRT's too
                     with _ranges(str(name)) as (read, size):
                         _require_whole(address, missing_end(read, size))
-                        _require_plain(address, other_display(dataset, read, size))
                 yield dataset
         else:
             import rasterio
@@ -64,7 +64,7 @@ def _whole(address: str) -> Iterator["DatasetReader"]:
             read = lambda at, size: data[at : at + size]  # noqa: E731 - as `_ranges` yields it
             _require_whole(address, missing_end(read, len(data)))
             with rasterio.MemoryFile(data) as memory, memory.open() as dataset:
-                _require_plain(address, other_display(dataset, read, len(data)))
+                _require_plain(address, other_display(dataset))
                 yield dataset
 
 
@@ -91,7 +91,7 @@ def _header(address: str) -> Iterator["DatasetReader"]:
 
     with _gdal(address, errors):
         with rasterio.open(name, opener=opener) as dataset:
-            _require_plain(address, other_display(dataset, None, size))
+            _require_plain(address, other_display(dataset))
             yield dataset
         if errors:
             raise errors[0]
@@ -101,10 +101,7 @@ def _header(address: str) -> Iterator["DatasetReader"]:
 def _stacked(
     address: str, open_one: Callable[[str], AbstractContextManager["DatasetReader"]]
 ) -> Iterator["DatasetReader"]:
-    """Open an image, or several of one band each and of equal grids as one: a VRT in memory.
-
-    Pages of one TIFF are such images too.
-    """
+    """Open an image, or several of one band each and of equal grids as one: a VRT in memory."""
     import rasterio
     from rasterio.enums import MaskFlags
 
@@ -113,13 +110,11 @@ def _stacked(
         bands = [stack.enter_context(open_one(image)) for image in addresses]
         if len(bands) == 1:
             stack.enter_context(_gdal(address))
-            pages = [stack.enter_context(rasterio.open(name)) for name in _pages(address, *bands)]
-            if len(pages) < 2:
-                yield (pages or bands)[0]
-                return
-            bands = pages
+            only = _only_image(address, *bands)
+            yield stack.enter_context(rasterio.open(only)) if only else bands[0]
+            return
         finest = min(bands, key=lambda band: abs(band.transform.a))
-        for image, band in zip(addresses if len(addresses) > 1 else (), bands, strict=False):
+        for image, band in zip(addresses, bands, strict=True):
             masked = MaskFlags.per_dataset in band.mask_flag_enums[0]
             if masked or band.count > 1 or not _covers(band, finest):
                 raise ImageError(
@@ -132,29 +127,17 @@ def _stacked(
         yield stack.enter_context(memory.open())
 
 
-def _pages(address: str, dataset: "DatasetReader") -> list[str]:
-    """Return the addresses of the images in a file, if it has others than it opens as.
-
-    They are the pages of a TIFF that are bands, of one grid, or the only image. Others are refused.
-    """
-    import rasterio
-
+def _only_image(address: str, dataset: "DatasetReader") -> str:
+    """Return the address of the only image in a file, "" if it opens as that; refuse several."""
     names: list[str] = dataset.subdatasets
-    if len(names) < 2:
-        if not (names or dataset.count):
-            raise ImageError(f"{shown_address(address)}: has no image in it.")
-        return [] if dataset.count else names
-    if dataset.driver == "GTiff":
-        with ExitStack() as stack:
-            pages = [stack.enter_context(rasterio.open(name)) for name in names]
-            shapes = {(page.shape, page.dtypes) for page in pages}
-            places = {_grid(page) for page in pages if page.crs or not page.transform.is_identity}
-            if len(shapes) == 1 == pages[0].count and len(places) < 2:
-                return names
-    raise ImageError(
-        f"{shown_address(address)}: has {len(names)} images, which are not the bands of one: give "
-        f"the address of one, such as {', '.join(names[:3])}"
-    )
+    if len(names) > 1:
+        raise ImageError(
+            f"{shown_address(address)}: has {len(names)} images: give the address of one, such as "
+            f"{', '.join(names[:3])}"
+        )
+    if not (names or dataset.count):
+        raise ImageError(f"{shown_address(address)}: has no image in it.")
+    return "" if dataset.count else names[0]
 
 
 def _grid(dataset: "DatasetReader") -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ COMMANDS = {
     "build-zarr": (
         "build_zarr",
         "--city rio --source d --product MS --images i --asset red --labels l --out o.zarr "
-        "--label-name m_{name} --overwrite --drop-source --workers 2 --scheduler tcp://h:1 "
+        "--label-name m_{name} --overwrite --workers 2 --scheduler tcp://h:1 "
         "--dry-run --json --quiet",
     ),
     "info": ("store_info", "o.zarr --scenes --batch-size 3 --crop 9 --workers 2 --json"),

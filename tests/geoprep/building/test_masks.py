@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from rich.console import Console
 from geoprep.building.run import build
 from geoprep.building.summary import with_mask_failures
 from geoprep.cli.progress import print_summary
-from geoprep.errors import SourceError, StoreError, UsageError
+from geoprep.errors import StoreError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.labels.downsampling import majority
 from geoprep.palette import UNKNOWN_COLOUR, speed_colours
@@ -98,21 +97,6 @@ def test_a_mask_that_cannot_be_used_fails_its_scene_alone(tmp_path):
     assert "bad_mask.tif" in store.scenes.reason[1]
     assert str(tmp_path) not in " ".join(store.scenes.reason)
     assert (store.speed()[...][:3] == NODATA).all()
-
-
-@pytest.mark.parametrize("bands", [1, 3, 4])
-def test_images_and_masks_that_look_swapped_are_asked_about(tmp_path, bands):
-    mask = scene_of(tmp_path, "a", drawn(1)).label
-    pixels = np.dstack([texture(SIDE, SIDE)] * 2)[..., :bands]
-    image = str(write_image(tmp_path / "image.tif", pixels, PLACES["utm"]))
-    scenes, question = [Scene("a", mask, image)], "Are `images` and `labels` swapped?"
-    if bands == 4:  # which no mask has
-        with pytest.raises(SourceError, match="its label .* has 4. " + re.escape(question)):
-            plan_of(scenes, **ROADS)
-    else:
-        notes = " ".join(plan_of(scenes, **ROADS).notes)
-        assert (question in notes) == (bands == 3)
-    assert question not in " ".join(plan_of([Scene("a", image, mask)], **ROADS).notes)
 
 
 def summary_of(folder, scenes, **options):

@@ -192,23 +192,6 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
         read_shapes(folder)
 
 
-@pytest.mark.parametrize(
-    ("kind", "properties"),
-    [
-        ("name", {"name": "EPSG:999999"}),
-        ("link", {"href": "http://example.com/crs/42", "type": "proj4"}),
-        ("EPSG", {"code": 999999}),
-    ],
-)
-def test_a_crs_that_gdal_takes_for_degrees_is_refused(kind, properties):
-    member = {"type": kind, "properties": properties}
-    with pytest.raises(LabelError, match=r"chip7\.geojson: its CRS .*link or unknown.*-a_srs"):
-        read(geojson(feature(), crs=member))
-    known = {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::4326"}}
-    for more in ({"crs": known}, {}):
-        assert len(read(geojson(feature(crs="x"), **more)).lines) == 1
-
-
 @pytest.mark.parametrize("margin", [0.0, 2.0])
 def test_a_label_with_features_in_the_scene_or_none_at_all_is_one_of_it(margin):
     scene = {"scene": (37.59, 55.69, 37.61, 55.71), "bounds_crs": "EPSG:4326"}

@@ -1,18 +1,16 @@
 """Remote scenes are copied to the disk once, again when they change, and never mixed up."""
 
 import os
+from pathlib import Path
 
 import obstore
 import pytest
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
 
-from geoprep.errors import UsageError
 from geoprep.sources.local_copies import (
     copies_folder,
     copy_path,
     download_scenes,
-    drop_copies,
-    prepare_copies,
 )
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.storage import transfer
@@ -102,20 +100,6 @@ def test_every_address_has_a_path_of_its_own_inside_the_folder(tmp_path):
         assert len(path.name) < 255
 
 
-def test_copies_are_dropped_only_from_a_folder_made_for_them(tmp_path):
-    folder = copies_folder(tmp_path / "a.zarr")
-    assert folder == tmp_path / "a.zarr.source"
+def test_copies_are_beside_the_store():
+    assert copies_folder(Path("a.zarr")) == Path("a.zarr.source")
     assert str(copies_folder("s3://own/stores/a.zarr/")) == "a.zarr.source"
-    drop_copies(folder)
-    prepare_copies(folder)
-    (folder / "s3").mkdir()
-    (folder / "s3/a.tif").write_bytes(b"12345")
-    prepare_copies(folder)
-    drop_copies(folder)
-    assert not folder.exists()
-    folder.mkdir()
-    (folder / "own.tif").write_bytes(b"my only copy")
-    prepare_copies(folder)
-    with pytest.raises(UsageError, match=r"a\.zarr\.source was not made by"):
-        drop_copies(folder)
-    assert (folder / "own.tif").exists()

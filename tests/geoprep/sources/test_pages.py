@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import rasterio
 from helpers.factory import PLACES, build_of, texture, write_image
 from PIL import Image
 from rasterio.shutil import copy as copy_raster
@@ -23,38 +22,12 @@ def stack(path, pages):
     return path
 
 
-def test_pages_of_one_band_are_the_bands_of_an_image(tmp_path):
-    path = stack(tmp_path / "stack.tif", np.moveaxis(VALUES, -1, 0))
-    found = images_and_labels([str(path)])
-    store = build_of(
-        tmp_path / "s.zarr", found, rescale="none", pixel_size=0.5, levels=1, resize=None, tile=80
-    )
-    np.testing.assert_array_equal(store.image()[0, :60, :80], VALUES)
-    assert [scene.id for scene in found.scenes] == ["stack"]
-
-
-def test_georeferenced_pages_are_bands_if_they_have_one_place(tmp_path):
-    place = {"crs": PLACES["utm"].crs, "transform": PLACES["utm"].transform}
-    shape = {"driver": "GTiff", "width": 80, "height": 60, "count": 1, "dtype": "uint8"}
-    more = {"append_subdataset": True}
-    for name, second in (("a", place), ("b", place | {"transform": PLACES["mercator"].transform})):
-        for number, where in enumerate((place, second)):
-            options = more if number else {}
-            with rasterio.open(tmp_path / f"{name}.tif", "w", **shape, **where, **options) as file:
-                file.write(VALUES[..., number], 1)
-    raster = describe(str(tmp_path / "a.tif"))
-    assert (len(raster.bands), raster.grid.transform) == (2, place["transform"])
-    assert raster == describe(str(tmp_path / "a.tif"))
-    with pytest.raises(ImageError, match=r"b\.tif: has 2 images.*GTIFF_DIR:1:"):
-        describe(str(tmp_path / "b.tif"))
-
-
-@pytest.mark.parametrize("kind", ["sizes", "colours", "types"])
-def test_other_pages_are_refused_and_read_by_their_addresses(tmp_path, kind, monkeypatch):
+@pytest.mark.parametrize("kind", ["sizes", "colours", "bands"])
+def test_pages_are_refused_and_read_by_their_addresses(tmp_path, kind, monkeypatch):
     pages = {
         "sizes": [VALUES[..., 0], VALUES[:30, :40, 1]],
         "colours": [VALUES[..., :3], VALUES[..., 1:]],
-        "types": [VALUES[..., 0], VALUES[..., 1].astype(np.float32)],
+        "bands": [VALUES[..., 0], VALUES[..., 1]],
     }[kind]
     path = stack(tmp_path / "stack.tif", pages)
     with pytest.raises(ImageError, match=r"stack\.tif: has 2 images.*GTIFF_DIR:2:"):
@@ -76,7 +49,7 @@ def test_variables_of_netcdf_fail_one_scene_and_are_read_by_their_addresses(
     found = images_and_labels([str(source), str(tmp_path / "scene.nc")])
     store = build_of(tmp_path / "s.zarr", found, rescale="none", levels=1)
     scenes = dict(zip(store.scenes.id, store.scenes.reason, strict=True))
-    assert "scene.nc: has 3 images, which are not the bands of one" in scenes["scene"]
+    assert "scene.nc: has 3 images: give the address of one" in scenes["scene"]
     monkeypatch.chdir(tmp_path)
     (scene,) = images_and_labels([f"NETCDF:{quote}scene.nc{quote}:Band2"]).scenes
     assert scene.id == "scene_Band2"
