@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,6 @@ from training.model.build import ModelInfo as ModelInfo
 FORMAT = "geoprep-checkpoint"
 VERSION = 1
 LAST, BEST = "last.pt", "best.pt"
-
-Weights = Literal["auto", "ema", "raw"]
 
 # What zipfile and torch raise for damaged files.
 _UNREADABLE = (
@@ -246,26 +244,22 @@ def load_model(
     path: str | Path,
     *,
     device: torch.device | str = "cpu",
-    weights: Weights = "auto",
     model: str | None = None,
 ) -> tuple[nn.Module, ModelInfo]:
     """Return the trained model in evaluation mode, and its inputs and outputs.
 
-    A folder stands for its best.pt. ``model`` is consent to import the code that a checkpoint
-    names, and needed for models outside this package.
+    It has the averaged weights, if there are any. A folder stands for its best.pt. ``model`` is
+    consent to import the code that a checkpoint names, and needed for models outside this package.
     """
     path = Path(path)
     path = path / BEST if path.is_dir() else path
     checkpoint = load(path, device=device)
-    if weights == "ema" and checkpoint.ema is None:
-        raise CheckpointError(f"{path} holds no averaged weights: it was trained without EMA")
-    averaged = None if weights == "raw" else checkpoint.ema
     info = checkpoint.info
     spec = trusted(info.model, model, str(path))
     own = spec in BUILT_IN  # built without random weights, which take a quarter of a second
     with torch.device("meta") if own else nullcontext():
         built = build_model(spec, bands=len(info.bands), channels=info.channels)
-    load_weights(built, averaged or checkpoint.model, str(path), assign=own)
+    load_weights(built, checkpoint.ema or checkpoint.model, str(path), assign=own)
     return built.to(device).eval(), info
 
 

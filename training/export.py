@@ -84,11 +84,6 @@ class CalibrationOptions:
     )
     tiles: int = option(100, "Number of tiles.", "N", least=1)
     seed: int = option(0, "Random seed for choosing the tiles.", "N", least=0)
-    keep_float: str | None = option(
-        None,
-        "Layers and modules that INT8 leaves in float, such as network.head; for openvino.",
-        "LAYER,...",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,29 +104,23 @@ def export(options: ExportOptions) -> int:
 
     from training.checkpoint import load_model
     from training.runners.export_record import ExportRecord
-    from training.runners.graph import named_layers
     from training.runners.model_files import export_files, model_file, write_model
 
     out, precision = check(options)
     file = model_file(options.checkpoint)
     inputs = [str(file), *([options.calibrate] if options.calibrate else [])]
     check_outputs(*export_files(out), inputs=inputs, overwrite=options.overwrite)
-    network, info = load_model(file, device="cpu", weights=options.weights, model=options.model)
+    network, info = load_model(file, device="cpu", model=options.model)
     tiles: list[Tensor] = []
     if options.calibrate:
         _say(f"reading tiles of {options.calibrate}")
         tiles = _training_tiles(options.calibrate, info, options.tiles, options.seed)
     ranges = tiles if precision == "int8" else []
-    layers = [name for name in (options.keep_float or "").split(",") if name]
-    kept = named_layers(network, info, layers)
-    if kept:
-        _say(f"left in float: {', '.join(kept)}")
     record = ExportRecord(
         info=info,
         precision=precision,
         checkpoint=content_digest(str(file)),
         calibration=len(ranges),
-        kept=kept,
         versions={"geoprep": geoprep.__version__, "torch": str(torch.__version__)},
     )
     calibrated = f", calibrated on {counted(len(ranges), 'tile')}" if ranges else ""
@@ -180,8 +169,6 @@ def check(options: ExportOptions) -> tuple[Path, Precision]:
     if options.program == "deepness" and form != "onnx":
         raise UsageError("format", f"{form}: deepness runs .onnx files, so use `format` onnx")
     rounded = options.int8 or form == "ipex-int8"
-    if options.keep_float is not None and not rounded:
-        raise UsageError("keep_float", f"needs INT8, and `format` {form} is not: leave it out")
     if rounded and not options.calibrate:
         raise UsageError("INT8 needs training tiles: name their store with `calibrate`")
     usual: dict[str, Precision] = dict.fromkeys(("bf16", "openvino", "ipex-bf16"), "bfloat16")

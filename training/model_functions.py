@@ -190,7 +190,7 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
         The file or folder.
     options
         Options of ``geoprep predict`` for models: ``device``, ``precision``,
-        ``weights``, ``model``, ``tta``.
+        ``model``, ``tta``.
 
     Raises
     ------

@@ -121,7 +121,8 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
         f"{x:.3g} x {y:.3g} m, {runner.description}",
         f"classes {info.classes}" if info.has_classes else f"threshold {threshold:.3g} ({origin})",
     ]
-    digest = " ".join([*(content_digest(str(file)) for file in files), options.weights])
+    # With the word that predictions of earlier versions have in their signature.
+    digest = " ".join([*(content_digest(str(file)) for file in files), "auto"])
     predictor = Predictor(info, options, threshold, digest, several)
     if runner.device.type != "cpu":
         host = replace(options, device="cpu")

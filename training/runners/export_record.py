@@ -31,7 +31,6 @@ class ExportRecord:
     precision: Precision
     checkpoint: str  # XXH3-128 of the checkpoint, in hexadecimal digits
     calibration: int = 0  # tiles that INT8 was calibrated on
-    kept: tuple[str, ...] = ()  # layers that INT8 leaves in float
     versions: dict[str, str]  # of the packages that wrote it
     # XXH3-128 of OpenVINO's .bin file, or of the .onnx file with zeros in this place. Empty where
     # the format has checksums of its own.

@@ -7,14 +7,12 @@ The last convolution computes two pixels at a time. Any number of windows of any
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional
 
-from geoprep.errors import UsageError
 from loaders import Normalize
 from training.checkpoint import ModelInfo
 from training.model.unet import STRIDE, DecoderStep, UNet, UpConv
@@ -95,25 +93,6 @@ def inference_module(network: nn.Module, info: ModelInfo) -> Probabilities:
     module = Probabilities(folded(network), info).eval()
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in NativeRunner
     return module
-
-
-def named_layers(network: nn.Module, info: ModelInfo, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the layers with weights that are named, or are part of a named module, in order.
-
-    Their names are those of the module that is exported, such as ``network.head``.
-    """
-    weighted = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
-    modules = inference_module(network, info).named_modules()
-    layers = [layer for layer, module in modules if isinstance(module, weighted)]
-    chosen: set[str] = set()
-    for name in names:
-        meant = {layer for layer in layers if layer == name or layer.startswith(f"{name}.")}
-        if not meant:
-            raise UsageError(
-                "keep_float", f"{name}: no such layer. The layers are {', '.join(layers)}"
-            )
-        chosen |= meant
-    return tuple(layer for layer in layers if layer in chosen)
 
 
 def example_image(info: ModelInfo) -> Tensor:

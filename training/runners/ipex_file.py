@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from geoprep.errors import UsageError
 from geoprep.storage.output_files import replaced
 from training.checkpoint import check_sums
 from training.engine.ipex import optimize_inference, quantisers, require_extension
@@ -24,10 +23,6 @@ from training.runners.runner import Runner, TorchRunner
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
     """Write a ``.ipex`` file, see `training.runners.torch_file.write`."""
     require_extension("a .ipex file")
-    if record.kept:
-        raise UsageError(
-            "keep_float", ": IPEX quantises all layers or none. Use `format` openvino instead"
-        )
     with torch.no_grad():
         module = inference_module(network, record.info)
         if tiles:

@@ -47,7 +47,7 @@ def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Ru
         raise UsageError(f"{path} holds the weights only: name {path.with_suffix('.xml')} instead")
     runner: Runner
     if path.suffix in SUFFIXES:
-        for name in ("precision", "weights", "model"):
+        for name in ("precision", "model"):
             if (value := getattr(options, name)) not in (None, "auto"):
                 raise UsageError(
                     name,
@@ -66,7 +66,7 @@ def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Ru
         device = chosen_device(options.device)  # first: the checkpoint is read onto it
         if device.index is not None:  # pinned memory needs no context on the first device then
             torch.accelerator.set_device_index(device)
-        model, info = load_model(path, device=device, weights=options.weights, model=options.model)
+        model, info = load_model(path, device=device, model=options.model)
         runner = NativeRunner(model, info, device=device, precision=options.precision)
     runner.compile_mode = compile_mode
     return runner, info

@@ -37,9 +37,6 @@ class CheckpointOptions:
     """Model: the checkpoint."""
 
     checkpoint: Path = argument("Checkpoint, or folder of a run (its best.pt).", "CHECKPOINT")
-    weights: Literal["auto", "ema", "raw"] = option(
-        "auto", "Weights: averaged (ema), as trained (raw), or averaged if there are any (auto)."
-    )
     model: str | None = option(
         None,
         "Factory of a model that is not part of this package. Confirms that the code which the "

@@ -87,12 +87,6 @@ def onnx_of(program: ExportedProgram, example: Tensor) -> ModelProto:
     return proto
 
 
-def nodes_of(model: ModelProto, layers: Sequence[str]) -> list[str]:
-    """Return the names of the nodes of layers: those that have their kernels as inputs."""
-    kernels = {f"{name}.weight" for name in layers}
-    return [node.name for node in model.graph.node if kernels & set(node.input)]
-
-
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
     """Write a ``.onnx`` file, see `training.runners.torch_file.write`."""
     del tiles

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from geoprep.storage.output_files import replaced
 from geoprep.storage.versions import content_digest
 from training.checkpoint import CheckpointError
 from training.runners.export_record import KEY, ExportRecord, damage_reported, required_module
-from training.runners.onnx_file import nodes_of, onnx_model
+from training.runners.onnx_file import onnx_model
 from training.runners.runner import Runner
 
 _WHAT = "OpenVINO's format"
@@ -142,7 +141,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
         onnx.save(proto, str(source))
         model = _core().read_model(str(source))
         if record.precision == "int8":
-            model = _quantised(model, tiles, nodes_of(proto, record.kept))
+            model = _quantised(model, tiles)
         halves = record.precision != "float32"
         openvino.save_model(model, str(written), compress_to_fp16=halves)
         record = replace(record, weights=content_digest(str(_weights(written))))
@@ -173,8 +172,8 @@ def read(path: Path, device: str = "cpu") -> tuple[Runner, ExportRecord]:
     return OpenvinoRunner(model, record.precision), record
 
 
-def _quantised(model: Any, tiles: Sequence[Tensor], kept: Sequence[str]) -> Any:  # noqa: ANN401
-    """Return a model in INT8 except for some nodes; one with a bias is two in OpenVINO."""
+def _quantised(model: Any, tiles: Sequence[Tensor]) -> Any:  # noqa: ANN401
+    """Return a model in INT8."""
     import logging
     import os
 
@@ -182,13 +181,11 @@ def _quantised(model: Any, tiles: Sequence[Tensor], kept: Sequence[str]) -> Any:
     os.environ.setdefault("NNCF_CI", "1")
     nncf = required_module("nncf", "INT8 for OpenVINO")
     logging.getLogger("nncf").setLevel(logging.ERROR)
-    patterns = [rf"{re.escape(name)}(/WithoutBiases)?" for name in kept]
     return nncf.quantize(
         model,
         nncf.Dataset([np.ascontiguousarray(tile.numpy()) for tile in tiles]),
         preset=nncf.QuantizationPreset.MIXED,
         subset_size=len(tiles),
-        ignored_scope=nncf.IgnoredScope(patterns=patterns) if patterns else None,
     )
 
 

@@ -390,7 +390,6 @@ def test_onnx_file_of_another_program_is_refused(export, tmp_path):
         (("--out", "x.tif"), "end in .pt2\n"),
         (("--format", "ipex-bf16", "--int8", "--out", "x.ipex"), "--format ipex-int8"),
         (("--format", "onnx", "--int8", "--out", "x.onnx"), "--format openvino"),
-        (("--keep-float", "head", "--out", "x.pt2"), "--keep-float needs INT8"),
         (("--format", "fp32", "--out", "nowhere/x.pt2"), "does not exist"),
         (("--format", "fp32"), "--out is missing"),
         (("--format", "fp32", "--out", "there.pt2"), "--overwrite"),
