@@ -31,10 +31,6 @@ from training.setting_texts import (
     parse_stages,
 )
 
-PIXELS: dict[str, Any] = {"metavar": "PIXELS", "least": 1}
-SHARE: dict[str, Any] = {"metavar": "SHARE", "least": 0, "below": 1}
-THREADS: dict[str, Any] = {"metavar": "N", "least": 1, "most": 1024}
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
@@ -44,7 +40,10 @@ class DataConfig:
         "Stores to train on; default: the only one in the current folder.", "STORE", default=()
     )
     level: int | None = option(
-        None, "Tile side in pixels, one of the store's levels; default: the finest.", **PIXELS
+        None,
+        "Tile side in pixels, one of the store's levels; default: the finest.",
+        "PIXELS",
+        least=1,
     )
     bands: str | None = option(
         None, "Bands to use, by name or number; default: all bands of the first store.", "BAND,..."
@@ -114,7 +113,11 @@ class SamplingConfig:
         "package.module:function",
     )
     min_road: float = option(
-        0.0, "Minimum share of road pixels per crop; crops are drawn again up to 8 times.", **SHARE
+        0.0,
+        "Minimum share of road pixels per crop; crops are drawn again up to 8 times.",
+        "SHARE",
+        least=0,
+        below=1,
     )
     min_share: str | None = option(
         None,
@@ -218,7 +221,9 @@ class OptimizerConfig:
         0.0,
         "Decay of the averaged weights (EMA), which are used for validation and prediction; 0 "
         "switches averaging off.",
-        **SHARE,
+        "SHARE",
+        least=0,
+        below=1,
     )
     patience: int | None = option(
         None,
@@ -258,10 +263,18 @@ class MachineConfig:
         "auto", "Record steps as CUDA graphs, on one CUDA device where they allow it; or never."
     )
     threads: int | None = option(
-        None, "Threads for computation; default: processors divided by ranks.", **THREADS
+        None,
+        "Threads for computation; default: processors divided by ranks.",
+        "N",
+        least=1,
+        most=1024,
     )
     loader_threads: int | None = option(
-        None, "Threads that prepare batches; default: chosen by the loader.", **THREADS
+        None,
+        "Threads that prepare batches; default: chosen by the loader.",
+        "N",
+        least=1,
+        most=1024,
     )
     val_batch_size: int = option(4, "Whole tiles per validation batch.", "N", least=1)
     find_unused_parameters: bool = option(

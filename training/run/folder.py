@@ -71,8 +71,9 @@ def refuse_others(folder: Path, *, locked: bool = False) -> None:
             )
 
 
-def check_free(config: Config, folder: Path, lock: RunLock) -> None:
+def check_free(config: Config, lock: RunLock) -> None:
     """Raise UsageError if the folder holds another run, one in training, or files of others."""
+    folder = lock.folder
     if (folder / "zarr.json").exists():
         raise UsageError(f"{folder} is a store: choose another folder (`out`)")
     refuse_others(folder, locked=lock.check())
@@ -87,11 +88,12 @@ def check_free(config: Config, folder: Path, lock: RunLock) -> None:
         check_outputs(*_files_of(folder), inputs=inputs, overwrite=True)
 
 
-def claim(config: Config, folder: Path, lock: RunLock) -> None:
+def claim(config: Config, lock: RunLock) -> None:
     """Create and lock the folder of a run, and remove a run that is to be overwritten."""
+    folder = lock.folder
     before, here = _resumed_folder(config), _resumes_in(config, folder)
     lock.take()
-    check_free(config, folder, lock)  # again: another run may have finished in it meanwhile
+    check_free(config, lock)  # again: another run may have finished in it meanwhile
     if config.overwrite and not here:
         for path in _files_of(folder):
             path.unlink()

@@ -80,9 +80,9 @@ def _run(
     Gloo's threads while they wait for Python.
     """
     config, saved, changes = start
-    folder = folder_of(config)
+    folder = lock.folder
     if config.writes:
-        on_rank_zero(lambda: check_free(config, folder, lock))
+        on_rank_zero(lambda: check_free(config, lock))
     stores = _stores(config)
     allocator = keep_memory()
     set_threads(config.threads)
@@ -91,7 +91,7 @@ def _run(
     run = trainer(config, engine, stores, folder, saved, report=report, stop=stop)
     told = [*changes, *notes(run, saved)]
     if config.writes:
-        on_rank_zero(lambda: claim(config, folder, lock))
+        on_rank_zero(lambda: claim(config, lock))
     with report.files(run.progress.step):
         for name, value in header(run, why, allocator):
             report.line(f"{name:<12} {value}")
