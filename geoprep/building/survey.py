@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +26,10 @@ from geoprep.building.shard import add_notes, too_empty
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.executors.threads import Executor, stopped
 from geoprep.grid import SceneWindow
-from geoprep.imagery.counts import add_black, count_source
+from geoprep.imagery.looks import Look
 from geoprep.imagery.rescale import percentile_limits
-from geoprep.imagery.rows import SceneRows, strips
-from geoprep.imagery.validity import (
-    StripValidity,
-    decide,
-    has_bits,
-    read_bits,
-    strip_validity,
-    write_bits,
-)
+from geoprep.imagery.rows import SceneRows, row_bytes, strips
+from geoprep.imagery.validity import has_bits, read_bits, write_bits
 from geoprep.labels.mask_files import read_mask
 from geoprep.labels.raster_rules import UnlistedError, unlisted_error
 
@@ -58,17 +50,12 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What rows show."""
+class Seen:
+    """What rows of a scene, or of its label, show."""
 
     rows: Rows
     failure: str = ""  # why they cannot be used
-    pixels: int = 0
-    valid: int = 0  # with imagery; without black ones of undecided meaning
-    validity: dict[int, StripValidity] = field(default_factory=dict)  # of strips, by row
-    source_bytes: int = 0
-    # Valid pixels per value, or per bin of wide data types: scipy.sparse.csr_array (band, value).
-    counts: Any = 0
+    look: Look = field(default_factory=Look)  # with counts as scipy.sparse.csr_array
     notes: dict[str, int] = field(default_factory=dict)  # remarks on the label, with counts
     unlisted: dict[str, int] = field(default_factory=dict)  # values of no class: pixels
 
@@ -142,16 +129,16 @@ def _looks(
     plan: Plan,
     indexes: Sequence[int],
     executor: Executor,
-    look: Callable[[Rows], Look],
+    look: Callable[[Rows], Seen],
     *,
     decided: Mapping[int, Outcome] | None = None,
     report: Report | None = None,
-) -> Iterator[tuple[int, list[Look]]]:
+) -> Iterator[tuple[int, list[Seen]]]:
     """Yield scenes once their last row is read, with what their rows show, from the top.
 
     Labels are read of scenes that are ``decided``. Histograms of few scenes are held at a time.
     """
-    looks: dict[int, list[Look]] = {}
+    looks: dict[int, list[Seen]] = {}
     left: dict[int, int] = {}  # tasks of a scene that have not ended
     total = sum(math.prod(plan.scenes[index].pixels.grid.shape) for index in indexes)
     done = read = 0
@@ -168,7 +155,7 @@ def _looks(
         looks[index].append(found)
         left[index] -= 1
         done += (rows.stop - rows.first) * rows.scene.pixels.grid.width
-        read += found.source_bytes
+        read += (rows.stop - rows.first) * row_bytes(rows.scene.pixels)
         if report:
             report(Progress("survey", done, total, read))
         if not left[index]:
@@ -192,23 +179,18 @@ def _tasks(plan: Plan, index: int, workers: int, mask_file: str | None) -> Itera
 
 
 def _decided(
-    plan: Plan, index: int, looks: Sequence[Look], folder: str
+    plan: Plan, index: int, looks: Sequence[Seen], folder: str
 ) -> tuple[Outcome, NDArray[np.int64]]:
     """Return limits and status of a scene without its label, and its histogram.
 
     Its validity is written into the folder.
     """
-    counts = np.zeros((), np.int64)
     if failure := next((look.failure for look in looks if look.failure), ""):
-        return Outcome("failed", failure), counts
-    counts = sum(look.counts for look in looks).toarray()
-    validity = {row: strip for look in looks for row, strip in look.validity.items()}
-    bits, black = decide(validity, *plan.scenes[index].pixels.grid.shape)
-    specks = sum(strip.black_pixels for strip in validity.values()) - black
-    add_black(counts, specks)
-    pixels = sum(look.pixels for look in looks)
-    valid = sum(look.valid for look in looks) + specks
-    if reason := too_empty(1 - valid / pixels, plan.options):
+        return Outcome("failed", failure), np.zeros((), np.int64)
+    total = sum((seen.look for seen in looks), Look())
+    counts = total.counts.toarray()
+    bits, black, valid = replace(total, counts=counts).decided(plan.scenes[index].pixels)
+    if reason := too_empty(1 - valid / total.pixels, plan.options):
         return Outcome("skipped", reason, black=black), counts
     file = None
     if bits is not None:
@@ -226,7 +208,7 @@ def _needs_label(plan: Plan, index: int, outcome: Outcome) -> bool:
     return plan.in_several_shards(scene)
 
 
-def _with_label(plan: Plan, index: int, outcome: Outcome, looks: Sequence[Look]) -> Outcome:
+def _with_label(plan: Plan, index: int, outcome: Outcome, looks: Sequence[Seen]) -> Outcome:
     """Return a scene with remarks on its label, or failed for all of its unlisted values."""
     unlisted, notes = Counter[str](), Counter[str]()
     for look in looks:
@@ -249,12 +231,11 @@ def _limits(counts: NDArray[np.int64]) -> tuple[tuple[float, float], ...]:
 # The tasks
 
 
-def survey_rows(rows: Rows) -> Look:
+def survey_rows(rows: Rows) -> Seen:
     """Return the histogram and the validity of some rows of a scene."""
     from scipy.sparse import csr_array  # few builds have a survey
 
-    scene, counts, validity = rows.scene, np.zeros((), np.int64), dict[int, StripValidity]()
-    area = valid = nbytes = 0
+    scene, total = rows.scene, Look()
     try:
         with SceneRows(scene.pixels, scene.inputs, "") as source:  # its result decides
             for first, stop in strips(scene.pixels):
@@ -262,21 +243,16 @@ def survey_rows(rows: Rows) -> Look:
                     continue
                 if stopped():
                     raise TaskStopped
-                if rows.are_all:
-                    pixels = source.whole()
+                if rows.are_all:  # what is valid is decided again where it is read for its tiles
+                    total = replace(Look.at(first, source.whole()), strips={})
                 else:
-                    pixels = source.surveyed(first, stop)
-                    validity[first] = strip_validity(pixels.valid, pixels.black)
-                counts = counts + count_source(pixels)
-                area, valid = area + pixels.area, valid + pixels.valid_pixels
-                nbytes += pixels.values.nbytes
-                del pixels  # before the next strip is read
+                    total += Look.at(first, source.surveyed(first, stop))
     except GeoprepError as error:
-        return Look(rows, str(error))
-    return Look(rows, "", area, valid, validity, nbytes, csr_array(counts))
+        return Seen(rows, str(error))
+    return Seen(rows, "", replace(total, counts=csr_array(total.counts)))
 
 
-def survey_label(rows: Rows, options: BuildOptions) -> Look:
+def survey_label(rows: Rows, options: BuildOptions) -> Seen:
     """Return remarks on, or errors of, some rows of a scene's raster label.
 
     Values are errors only where pixels of the image are valid.
@@ -292,8 +268,8 @@ def survey_label(rows: Rows, options: BuildOptions) -> Look:
         valid = read_bits(rows.mask_file, grid.width, *below) != 0
     try:
         window = SceneWindow(rows.first, 0, rows.stop - rows.first, grid.width)
-        return Look(rows, notes=read_mask(label, rule, grid, window, valid)[1])
+        return Seen(rows, notes=read_mask(label, rule, grid, window, valid)[1])
     except UnlistedError as error:
-        return Look(rows, unlisted=error.pixels)
+        return Seen(rows, unlisted=error.pixels)
     except LabelError as error:
-        return Look(rows, str(error))
+        return Seen(rows, str(error))

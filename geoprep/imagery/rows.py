@@ -32,13 +32,14 @@ _BLOCK_BYTES: Final = 16 << 20
 """Bytes of blocks that GDAL keeps of an open image; by default it takes 5 % of the memory."""
 
 
-def _row_bytes(scene: OpenScene) -> int:
+def row_bytes(scene: OpenScene) -> int:
+    """Return the bytes of a row of pixels in memory."""
     return np.dtype(held_dtype(scene.dtype)).itemsize * len(scene.bands) * scene.grid.width
 
 
 def fits_memory(scene: OpenScene) -> bool:
     """Return whether strips of a scene stay in memory from its survey to its tiles."""
-    return scene.grid.height * _row_bytes(scene) <= _MOST_BYTES
+    return scene.grid.height * row_bytes(scene) <= _MOST_BYTES
 
 
 def strips(scene: OpenScene) -> list[tuple[int, int]]:
@@ -174,7 +175,7 @@ class SceneRows:
             with self.again() as own:
                 own._strip(first, last, slice(0, self._scene.grid.width))
 
-        rows = 0 if self._narrow else _MOST_BYTES // 2 // _row_bytes(self._scene)
+        rows = 0 if self._narrow else _MOST_BYTES // 2 // row_bytes(self._scene)
         for strip in self._below(slice(row, row + rows)):
             pool.submit(decode, *strip)
 

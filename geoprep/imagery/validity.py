@@ -120,7 +120,6 @@ class StripValidity(NamedTuple):
 
     usable: bytes = b""  # pixels that are imagery or black; empty: all
     black: bytes = b""  # black ones, on which the whole image decides; empty: none
-    black_pixels: int = 0
 
 
 def strip_validity(
@@ -133,7 +132,6 @@ def strip_validity(
     return StripValidity(
         b"" if usable.all() else _packed(usable),
         b"" if black is None else _packed(black),
-        0 if black is None else int(np.count_nonzero(black)),
     )
 
 

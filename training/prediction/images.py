@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import shapely
@@ -21,14 +20,14 @@ from geoprep.building.options import parse_nodata
 from geoprep.cpus import usable_cpus
 from geoprep.errors import ImageError, UsageError
 from geoprep.imagery.band_names import Names, band_numbers, common_name, match_bands, parse_bands
-from geoprep.imagery.counts import add_black, count_source
-from geoprep.imagery.decoding import ImageWindow
+from geoprep.imagery.counts import count_source
 from geoprep.imagery.description import NOTHING_STATED, Raster, Stated
 from geoprep.imagery.headers import describe
+from geoprep.imagery.looks import Count, Look
 from geoprep.imagery.rescale import percentile_limits
 from geoprep.imagery.rows import HeldStrips, SceneRows, fits_memory, strips
 from geoprep.imagery.scenes import OpenScene, open_scene
-from geoprep.imagery.validity import StripValidity, decide, strip_validity, write_bits
+from geoprep.imagery.validity import write_bits
 from geoprep.storage.addresses import shown_address
 from training.checkpoint import ModelInfo
 from training.prediction.area import Polygons, area_in_pixels, read_area
@@ -270,10 +269,7 @@ def scene_rows(source: ImageSource, mask: Path, *, ahead: bool) -> SceneRows:
 
 
 def look(
-    source: ImageSource,
-    rows: SceneRows,
-    mask: Path,
-    count: Callable[[ImageWindow], NDArray[np.int64]] = count_source,
+    source: ImageSource, rows: SceneRows, mask: Path, count: Count = count_source
 ) -> NDArray[np.float64]:
     """Return the limits of an image, float64 (band, 2); write its ``mask`` if black decides on it.
 
@@ -287,30 +283,24 @@ def look(
     height, width = scene.grid.shape
     together = min(source.rows_at_a_time, _COUNTED_ROWS)
     every = math.ceil(height * width / _MOST_COUNTED)
-    counted = np.arange(height) // together % every == 0
+    counted = None if every == 1 else np.arange(height) // together % every == 0
     runs = strips(scene)
-    if not (scene.black_decides or counted.all() or fits_memory(scene)):
+    if not (scene.black_decides or counted is None or fits_memory(scene)):
         tops = range(0, height, together * every)
         runs = [(top, min(top + together, height)) for top in tops]
 
-    def shown(first: int, last: int) -> tuple[StripValidity, Any, int]:
+    def shown(first: int, last: int) -> Look:
         with rows.again() as own:
             pixels = own.surveyed(first, last)
-        validity = strip_validity(pixels.valid, pixels.black)
-        some = pixels if every == 1 else pixels.part(counted[first:last])
-        return validity, count(some) if limits is None else 0, some.valid_pixels
+        return Look.at(first, pixels, counted, count if limits is None else lambda _: 0)
 
-    strips_of_image, counts, valid = {}, np.zeros((), np.int64), 0
+    total = Look()
     # Eight threads: each decodes a strip.
     with ThreadPoolExecutor(min(8, usable_cpus()), "predict-count") as pool:
-        for run, result in zip(runs, pool.map(shown, *zip(*runs, strict=True)), strict=True):
-            strips_of_image[run[0]] = result[0]
-            counts, valid = counts + result[1], valid + result[2]
+        for seen in pool.map(shown, *zip(*runs, strict=True)):
+            total += seen
     if scene.black_decides:
-        bits, _ = decide(strips_of_image, height, width)
+        bits, *_ = total.decided(scene, counted)
         bits = np.full((height, -(-width // 8)), 255, np.uint8) if bits is None else bits
         write_bits(str(mask), bits)
-        if limits is None:  # black pixels that are imagery
-            now = sum(int(np.unpackbits(row, count=width).sum()) for row in bits[counted])
-            add_black(counts, now - valid)
-    return percentile_limits(counts) if limits is None else limits
+    return percentile_limits(total.counts) if limits is None else limits
