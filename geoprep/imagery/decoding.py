@@ -49,7 +49,9 @@ class ImageWindow:
         """Number of pixels that are nodata only because they are black."""
         return 0 if self.black is None else int(np.count_nonzero(self.black))
 
-    def part(self, rows: slice | NDArray[np.bool_], cols: slice = slice(None)) -> ImageWindow:
+    def part(
+        self, rows: slice | NDArray[Any], cols: slice | NDArray[Any] = slice(None)
+    ) -> ImageWindow:
         """Return a part of the window, without its undecided black pixels."""
         valid = None if self.valid is None else self.valid[rows, cols]
         return ImageWindow(self.values[rows, cols], valid)

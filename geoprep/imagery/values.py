@@ -7,17 +7,19 @@ What they mean is up to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import rasterio
 from numpy.typing import NDArray
 from rasterio.enums import Resampling
 from rasterio.vrt import WarpedVRT
 from rasterio.windows import Window
 
+from geoprep.imagery.decoding import ImageWindow, joined, read_pixels
 from geoprep.imagery.description import Raster
 from geoprep.storage.inputs import open_image
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
     from geoprep.grid import Grid
 
+_CACHE_BYTES: Final = 64 << 20
+"""Bytes of blocks that GDAL keeps: rows of blocks are read window by window."""
 _WHOLE: Final = 1024
 """Pixels of an axis that are sampled completely; of a longer one as many, in runs."""
 _RUNS: Final = 8
@@ -108,44 +112,28 @@ class ValueRaster:
         shape: tuple[int, ...],
         bands: Sequence[int] | None = None,
         window: Window | None = None,
-        read: Callable[..., NDArray[Any]] | None = None,
     ) -> NDArray[Any]:
-        """Return the pixels (band, y, x) nearest to the centres of another grid over a window.
-
-        ``read`` is ``read_masks`` of the data set for their masks.
-        """
-        read, window = read or self.dataset.read, window or self._whole
-        ys, xs = (
-            (2 * np.arange(count) + 1) * length // (2 * count)
-            for count, length in zip(shape, (window.height, window.width), strict=True)
-        )
-        of_strips = []
-        for strip in _strips(window.height, window.width):
-            rows = ys[(ys >= strip.row_off) & (ys < strip.row_off + strip.height)] - strip.row_off
-            if len(rows):
-                corner = window.col_off, window.row_off + strip.row_off
-                part = Window(*corner, strip.width, strip.height)
-                of_strips.append(read(bands or self.bands, window=part)[:, rows[:, None], xs])
-        return np.concatenate(of_strips, axis=-2)
+        """Return the pixels (band, y, x) nearest to the centres of another grid over a window."""
+        bands = bands or self.bands
+        parts = [
+            self.dataset.read(bands, window=strip)[:, rows, cols]
+            for strip, rows, cols in _nearest(shape, window or self._whole)
+        ]
+        return np.concatenate(parts, axis=1)
 
     def imagery(
         self, shape: tuple[int, ...], bands: Sequence[int], window: Window | None = None
-    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    ) -> ImageWindow:
         """Return pixels of an image as `nearest` does, and which of them hold imagery.
 
-        Bands of a palette are its colours. Nodata is what the file states, and not finite; black is
-        imagery.
+        They are read as by a build: bands of a palette are its colours. Nodata is what the file
+        states, and not finite; black is imagery.
         """
-        raster = self.raster
-        own = bands if raster.palette is None else [1]
-        values = self.nearest(shape, own, window)
-        masks = self.nearest(shape, own, window, self.dataset.read_masks)
-        valid = masks.any(axis=0) & np.isfinite(values).any(axis=0)
-        if raster.palette is not None:
-            colours = raster.colours[values[0]]
-            valid &= colours[..., 3] > 0
-            values = np.moveaxis(colours[..., [band - 1 for band in bands]], -1, 0)
-        return values, valid
+        parts = [
+            read_pixels(self.dataset, bands, strip, nodata="none").part(rows, cols)
+            for strip, rows, cols in _nearest(shape, window or self._whole)
+        ]
+        return joined(parts)
 
     @property
     def _whole(self) -> Window:
@@ -155,8 +143,26 @@ class ValueRaster:
 @contextmanager
 def open_values(address: str) -> Iterator[ValueRaster]:
     """Open a raster to read its values; errors of GDAL until it is closed name the file."""
-    with open_image(address) as dataset:
+    with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES), open_image(address) as dataset:
         yield ValueRaster(dataset, Raster.of(dataset, address))
+
+
+def _nearest(
+    shape: tuple[int, ...], window: Window
+) -> Iterator[tuple[Window, NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield strips of a window, and the rows (y, 1) and columns in them at the centres of pixels.
+
+    The pixels are those of a grid of a shape over the window.
+    """
+    ys, xs = (
+        (2 * np.arange(count) + 1) * length // (2 * count)
+        for count, length in zip(shape, (window.height, window.width), strict=True)
+    )
+    for strip in _strips(window.height, window.width):
+        rows = ys[(ys >= strip.row_off) & (ys < strip.row_off + strip.height)] - strip.row_off
+        if len(rows):
+            corner = window.col_off, window.row_off + strip.row_off
+            yield Window(*corner, strip.width, strip.height), rows[:, None], xs
 
 
 def _runs(length: int) -> list[tuple[int, int]]:

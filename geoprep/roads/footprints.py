@@ -69,7 +69,8 @@ def _valid_of_image(path: str) -> Cells | None:
             return None
         step = max(1.0, max(raster.grid.shape) / _MOST_CELLS)
         shape = tuple(max(1, round(side / step)) for side in raster.grid.shape)
-        return image.imagery(shape, bands)[1]
+        valid = image.imagery(shape, bands).valid
+        return None if valid is None else valid != 0
 
 
 def _valid_of_scene(store: StoreReader, scene: int) -> Cells | None:

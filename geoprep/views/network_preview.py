@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import shapely
@@ -23,6 +23,7 @@ from geoprep.views.display import CLASS_OPACITY, SUFFIXES, hatch, natural_bands
 from geoprep.views.sheet import draw_legend, save
 
 if TYPE_CHECKING:
+    from geoprep.imagery.decoding import ImageWindow
     from geoprep.storage.local_files import StrPath
 
 _PIXELS: Final = 1600
@@ -171,6 +172,7 @@ def read_picture(path: StrPath) -> Picture:
 
     Bands, palette and nodata are those of its description; nodata is hatched.
     """
+    from geoprep.imagery.decoding import ImageWindow
     from geoprep.imagery.values import open_values
 
     with open_values(str(path)) as image:
@@ -181,21 +183,23 @@ def read_picture(path: StrPath) -> Picture:
         shown = natural_bands([name[-1] or name[0] for name in names])
         bands = [raster.default_bands[i] for i in shown]
         if raster.palette or raster.states_nodata:
-            values, valid = image.imagery(shape, bands)
+            pixels = image.imagery(shape, bands)
         else:  # overviews serve
             values = image.dataset.read(bands, out_shape=(len(bands), *shape))
-            valid = np.ones(shape, bool)
-    return Picture(_shown(values, valid & np.isfinite(values).all(axis=0)), raster.grid)
+            pixels = ImageWindow(np.moveaxis(values, 0, 2))
+    return Picture(_shown(pixels), raster.grid)
 
 
-def _shown(values: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def _shown(pixels: ImageWindow) -> NDArray[np.uint8]:
     """Return uint8 (y, x, 3); other dtypes are stretched between percentiles 1 and 99."""
+    values, valid = pixels.values, np.isfinite(pixels.values).all(axis=2)
+    if pixels.valid is not None:
+        valid &= pixels.valid != 0
     if values.dtype != np.uint8 and valid.any():
-        low, high = np.percentile(values[:, valid], (1, 99))
+        low, high = np.percentile(values[valid], (1, 99))
         scaled = (values.astype(np.float64) - low) * (255 / max(high - low, 1e-9))
         values = np.nan_to_num(np.clip(scaled, 0, 255))
-    rgb = np.moveaxis(values, 0, -1).astype(np.uint8)
-    return np.where(valid[..., None], rgb, hatch(valid.shape))
+    return np.where(valid[..., None], values.astype(np.uint8), hatch(valid.shape))
 
 
 def _draw(path: Path, rgb: NDArray[np.uint8], groups: Sequence[_Group], line_pt: float) -> Path:

@@ -141,19 +141,17 @@ def _brightened(
     corner = (left, top) if source.on_image else (left * right, top * down)
     part = Window(*map(round, corner), *reversed(source.part_lengths))
     part = part.intersection(Window(0, 0, *reversed(source.lengths)))
-    with rasterio.Env(GDAL_CACHEMAX=128), open_values(source.scene.address) as image:
+    with open_values(source.scene.address) as image:
         nodata = image.raster.nodata_of(bands)
         if image.raster.palette or any(value is not None for value in nodata):
-            read, _ = image.imagery(shape, bands, part)
+            pixels = image.imagery(shape, bands, part)
         else:  # overviews serve
             read = image.dataset.read(bands, out_shape=(len(bands), *shape), window=part)
-    values = np.ascontiguousarray(np.moveaxis(read, 0, 2), held_dtype(source.scene.dtype))
-    valid = None
-    if is_held_wide(values):
-        usable = find_usable(values, nodata)
-        values[~usable] = 0
-        valid = usable.view(np.uint8)
-    tables = lookup_tables(
-        percentile_limits(count_source(ImageWindow(values, valid))), source.scene.dtype
-    )
+            values = np.ascontiguousarray(np.moveaxis(read, 0, 2), held_dtype(source.scene.dtype))
+            usable = find_usable(values, None) if is_held_wide(values) else None
+            pixels = ImageWindow(values, None if usable is None else usable.view(np.uint8))
+    values = pixels.values
+    if pixels.valid is not None:
+        values[pixels.valid == 0] = 0
+    tables = lookup_tables(percentile_limits(count_source(pixels)), source.scene.dtype)
     return np.repeat(to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)

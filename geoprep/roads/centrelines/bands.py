@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +13,6 @@ from numpy.typing import NDArray
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.cover import Box, Cover, clipped_range
 
-if TYPE_CHECKING:
-    from geoprep.imagery.values import ValueRaster
-
-_CACHE_BYTES: Final = 64 << 20
 OUTSIDE: Final = -1
 """Value of pixels of whole numbers outside a resampled raster."""
 
@@ -79,8 +74,10 @@ class FileBands:
         """Return a window; ImageError if the file is damaged."""
         from rasterio.windows import Window
 
+        from geoprep.imagery.values import open_values
+
         window = Window(left, top, width, height)
-        with self._opened() as source:
+        with open_values(str(self.path)) as source:
             if self.grid is None:
                 return np.asarray(source.dataset.read(band, window=window))
             read, known = source.on_grid(self.grid, [band], window, smooth=self.smooth)
@@ -88,20 +85,6 @@ class FileBands:
         if np.issubdtype(pixels.dtype, np.floating):
             return np.where(known, pixels, pixels.dtype.type(np.nan))
         return np.where(known, pixels.astype(np.result_type(pixels, np.int16)), OUTSIDE)
-
-    def sample(self, band: int) -> NDArray[Any]:
-        """Return some pixels of a band of the file, one axis; see `imagery.values`."""
-        with self._opened() as source:
-            return source.sample(band)
-
-    @contextmanager
-    def _opened(self) -> Iterator[ValueRaster]:
-        import rasterio
-
-        from geoprep.imagery.values import open_values
-
-        with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES), open_values(str(self.path)) as source:
-            yield source
 
 
 @dataclass(frozen=True, slots=True)

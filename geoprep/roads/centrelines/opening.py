@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,7 +180,10 @@ def _with_meaning(raster: RoadRaster, stated: Raster, kind: Kind | None) -> Road
         return as_speeds(raster) if kind in (None, "speed") else raster
     if kind is None and (band.description == "road" or band.unit == "probability"):
         return raster
-    pixels = cast(FileBands, raster.bands).sample(number)
+    from geoprep.imagery.values import open_values
+
+    with open_values(raster.name) as source:
+        pixels = source.sample(number)
     sample = np.unique(pixels)
     sample = sample[np.isfinite(sample)]
     values, has_zero = sample[sample != 0], bool((sample == 0).any())
