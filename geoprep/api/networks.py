@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from geoprep.errors import UsageError
 from geoprep.outputs import check_outputs
 from geoprep.roads.network import RoadGraph
 
 if TYPE_CHECKING:
     import geopandas as gpd
     import networkx as nx
-    from matplotlib.axes import Axes
 
     from geoprep.storage.local_files import StrPath
 
@@ -144,44 +142,6 @@ class RoadNetwork:
 
         check_outputs(path, overwrite=overwrite)
         write_network(self.graph, path)
-
-    def plot(self, ax: Axes | None = None, *, over: StrPath | None = None, **style: Any) -> Axes:  # noqa: ANN401 - matplotlib's
-        """Draw the edges coloured by speed with matplotlib.
-
-        Parameters
-        ----------
-        ax
-            Axes to draw on. None: a new figure.
-        over
-            Georeferenced image to draw below the roads.
-        style
-            As of `geopandas.GeoDataFrame.plot`.
-
-        Raises
-        ------
-        UsageError
-            The network or the image is not georeferenced, so that ``over`` cannot be placed.
-        """
-        import matplotlib.pyplot as plt
-
-        from geoprep.views.network_preview import read_picture
-
-        if ax is None:
-            _, ax = plt.subplots(figsize=(8, 8))
-        edges = self.edges
-        if over is not None:
-            picture = read_picture(over)
-            if self.crs is None or not picture.grid.georeferenced:
-                raise UsageError(f"{over} cannot be drawn below the roads: not georeferenced")
-            low, high = np.percentile(picture.rgb, (1, 99))
-            shown = np.clip((picture.rgb - low) / max(high - low, 1e-9), 0, 1)
-            ax.imshow(shown, extent=picture.extent)
-            edges = edges.to_crs(picture.grid.crs)
-        if len(edges):
-            known = bool(edges["speed_mph"].notna().any())
-            speeds = {"column": "speed_mph", "cmap": "plasma", "legend": True} if known else {}
-            edges.plot(ax=ax, **{"linewidth": 1.5, **speeds, **style})
-        return ax
 
     def __repr__(self) -> str:
         count = f"{len(self):,} edges, {len(self.graph.nodes):,} nodes, {self.length_km:,.1f} km"

@@ -271,8 +271,8 @@ class ExportTarget:
     scenes: tuple[str, ...] = option(
         (),
         "Scene id, or its end such as chip12, or all.",
-        "NAME[,NAME]|all",
-        flag="--scene --scenes",
+        "NAME|all",
+        flag="--scene",
     )
     by: Literal["scene", "tile"] | None = option(
         None,

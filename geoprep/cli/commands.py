@@ -275,12 +275,8 @@ cli.add_command(
 
 
 def _export(given: dict[str, Any]) -> None:
-    store, out, texts = given.pop("store"), given.pop("out"), given.pop("scenes", ())
+    store, out, names = given.pop("store"), given.pop("out"), given.pop("scenes", ())
     by, quiet = given.pop("by", None), given.pop("quiet", False)
-    several = any("," in text for text in texts)  # an id may have a comma too
-    ids = set(map(str, geoprep.open_store(store).reader.scenes.id)) if several else set()
-    lists = ([text] if text in ids else text.split(",") for text in texts)
-    names = [name.strip() for one in lists for name in one]
     if bool(names or given.get("split")) == (by is not None):
         raise UsageError(
             "give one of --scene NAME (or all), --split and --footprints scene; `geoprep "

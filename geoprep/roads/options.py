@@ -5,12 +5,10 @@ No heavy library is imported here, so that ``--help`` is fast.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from geoprep.errors import UsageError
 from geoprep.options import option
 
 Kind = Literal["probability", "speed", "mask"]
@@ -122,16 +120,6 @@ class Tracing:
     likely_gap_m: float = 50.0  # the same where probabilities between them suggest a road
     reach_m: float = 12.0  # largest extension of a dead end to meet another road
     hint: float = 0.1  # mean probability along a gap that suggests a road
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None and not 0 <= value < math.inf:
-                raise UsageError(field.name, f"is {value}: set it to a number of at least 0")
-        if self.max_width_m <= 0:
-            raise UsageError("max_width_m", "is 0, which leaves no road: set it above 0")
-        if not 0 < self.hint <= 1:
-            raise UsageError("hint", f"is {self.hint}: set it above 0 and to at most 1")
 
     def thresholds(self, tagged: float | None) -> tuple[float, float]:
         """Return the threshold and the high threshold of a raster that may state its own."""

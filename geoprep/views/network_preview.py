@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,27 +24,12 @@ from geoprep.views.sheet import draw_legend, save
 
 if TYPE_CHECKING:
     from geoprep.imagery.decoding import ImageWindow
-    from geoprep.storage.local_files import StrPath
 
 _PIXELS: Final = 1600
 _INCHES: Final = 10.0
 _UNKNOWN: Final = (210, 213, 220)
 _PAPER: Final = "#ffffff"
 _LINE_PT, _OUTLINE_PT, _CASING_PT = 1.9, 1.2, 1.3
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """An image at the resolution of a picture, uint8 (y, x, 3), and the grid of its file."""
-
-    rgb: NDArray[np.uint8]
-    grid: Grid
-
-    @property
-    def extent(self) -> tuple[float, float, float, float]:
-        """Left, right, bottom and top in the CRS, as matplotlib wants them."""
-        (left, top), _, (right, bottom), _ = self.grid.corners.tolist()
-        return left, right, bottom, top
 
 
 _Backdrop = tuple[NDArray[np.uint8], NDArray[np.object_]]
@@ -131,8 +116,7 @@ def _backdrop(
     require_suffix(out, *SUFFIXES)
     if over is None:
         return _dark(shapes)
-    picture = read_picture(over)
-    grid = picture.grid
+    rgb, grid = _read_image(over)
     if crs is None:
         if pixel_size_m is None:
             raise UsageError(
@@ -152,8 +136,8 @@ def _backdrop(
         left, top, right, bottom = shapely.total_bounds(shapes)
         if not (left < grid.width and right > 0 and top < grid.height and bottom > 0):
             raise UsageError(f"{over} does not overlap the {what}. Give an image of the same area")
-    scale = np.array(picture.rgb.shape[1::-1]) / grid.shape[::-1]
-    return picture.rgb, shapely.transform(shapes, lambda xy: xy * scale)
+    scale = np.array(rgb.shape[1::-1]) / grid.shape[::-1]
+    return rgb, shapely.transform(shapes, lambda xy: xy * scale)
 
 
 def _dark(shapes: NDArray[np.object_]) -> _Backdrop:
@@ -167,8 +151,8 @@ def _dark(shapes: NDArray[np.object_]) -> _Backdrop:
     return np.full((*size, 3), BACKGROUND_COLOUR, np.uint8), shapes
 
 
-def read_picture(path: StrPath) -> Picture:
-    """Read an image with at most about 1600 pixels per side; other dtypes become uint8.
+def _read_image(path: Path) -> tuple[NDArray[np.uint8], Grid]:
+    """Return an image, uint8 (y, x, 3), at most about 1600 pixels per side, and its grid.
 
     Bands, palette and nodata are those of its description; nodata is hatched.
     """
@@ -187,7 +171,7 @@ def read_picture(path: StrPath) -> Picture:
         else:  # overviews serve
             values = image.dataset.read(bands, out_shape=(len(bands), *shape))
             pixels = ImageWindow(np.moveaxis(values, 0, 2))
-    return Picture(_shown(pixels), raster.grid)
+    return _shown(pixels), raster.grid
 
 
 def _shown(pixels: ImageWindow) -> NDArray[np.uint8]:

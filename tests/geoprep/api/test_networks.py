@@ -111,15 +111,6 @@ def test_score_is_a_frame_with_a_row_per_scene(roads, mask_file, tmp_path):
     assert [one["border"] for one in of_both] == ["image"]
 
 
-def test_plot_draws_over_an_image(roads, mask_file):
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    axes = roads.plot(over=mask_file)
-    assert axes.images
-    assert axes.collections
-
-
 def test_the_repr_is_one_line(roads):
     assert repr(roads) == f"<geoprep.RoadNetwork 4 edges, 5 nodes, {roads.length_km:.1f} km, {CRS}>"
 
