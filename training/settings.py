@@ -89,23 +89,6 @@ class SamplingConfig:
     rotate: float = option(
         0.0, "Largest random rotation to either side; 0 for none.", "DEGREES", least=0, most=180
     )
-    blur: float = option(
-        0.0, "Largest standard deviation of random blur; 0 for none.", "PIXELS", least=0, most=5
-    )
-    noise: float = option(
-        0.0,
-        "Largest standard deviation of random noise, in grey values; 0 for none.",
-        "NUMBER",
-        least=0,
-        most=128,
-    )
-    shadow: float = option(
-        0.0,
-        "Largest share of light that a random shadow takes; 0 for none.",
-        "SHARE",
-        least=0,
-        most=1,
-    )
     augmentation: str | None = option(
         None,
         "Your own augmentation, run on the device: function(image, label, key) of uint8 "

@@ -227,7 +227,7 @@ def test_jitter_that_could_turn_a_band_over_is_refused():
 
 
 def test_preparation_is_one_graph_for_the_compiler(painted):
-    changed = DeviceAugmentation(scale=1.3, rotate=9, blur=1, noise=4, shadow=0.5)
+    changed = DeviceAugmentation(scale=1.3, rotate=9)
     random = {"jitter": Jitter(), "augmentation": changed}
     prep = DevicePrep(Normalize([9.0] * 3, [2.0] * 3), SpeedTarget("bins"), **random)
     batch = next(iter(BatchLoader(painted, 4, crop=20)))

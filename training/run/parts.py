@@ -80,11 +80,9 @@ def make_trainable(config: Config, info: ModelInfo, engine: Engine, stores: Stor
 def make_prep(info: ModelInfo, dtype: torch.dtype, random: SamplingConfig) -> loaders.DevicePrep:
     """Return the module that varies and normalises images and expands labels."""
     targets: loaders.Targets = info.targets  # type: ignore[assignment]  # read from a file as a string
-    names = ("scale", "rotate", "blur", "noise", "shadow")
-    given, off = ({n: getattr(values, n) for n in names} for values in (random, SamplingConfig()))
     augmentation: loaders.Augmentation | None = None
-    if given != off:
-        augmentation = loaders.DeviceAugmentation(**given)
+    if random.scale > 1 or random.rotate > 0:
+        augmentation = loaders.DeviceAugmentation(scale=random.scale, rotate=random.rotate)
     if random.augmentation is not None:
         own = own_augmentation(random.augmentation)
         augmentation = own if augmentation is None else _Both(own, augmentation)
