@@ -110,7 +110,7 @@ class AcceleratorsOptions(CommonOptions):
     )
     device: str | None = option(
         None,
-        "Device to measure: cuda, xpu, mps or cpu. Default: the accelerator that torch finds.",
+        "Device to measure: cuda, xpu or cpu. Default: the accelerator that torch finds.",
         "NAME",
     )
     only: tuple[str, ...] | None = some_of(PARTS, "Measure these parts")

@@ -73,9 +73,7 @@ def control_groups(controller: str, root: Path = Path("/")) -> Iterator[tuple[Pa
 
 def processors() -> list[int]:
     """Return the numbers of the processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):  # Linux: containers and `taskset` restrict it
-        return sorted(os.sched_getaffinity(0))
-    return [*range(os.cpu_count() or 1)]
+    return sorted(os.sched_getaffinity(0))  # containers and `taskset` restrict it
 
 
 def physical_cores(numbers: Sequence[int]) -> list[list[int]]:

@@ -121,7 +121,6 @@ class Batch:
             Such as ``cuda``, ``xpu`` or ``cpu``.
         non_blocking
             Return before the copy has ended; safe, since torch keeps a pinned block until then.
-            Copies to MPS, which pins nothing, always wait: the block may be filled again.
         """
         device = torch.device(device)
         non_blocking = non_blocking and has_streams(device)
@@ -142,8 +141,8 @@ class Batch:
 
 
 def has_streams(device: torch.device) -> bool:
-    """Return whether a device has streams and takes pinned memory; MPS has one queue, pins none."""
-    return device.type not in ("cpu", "mps")
+    """Return whether a device has streams and takes pinned memory, as all but the CPU."""
+    return device.type != "cpu"
 
 
 def copy_words(source: NDArray[Any], target: Tensor) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from geoprep.cpus import usable_cpus as usable_cpus  # a public name of loaders
 from geoprep.errors import UsageError
-from loaders.batch import Batch, BufferPool, Crops, has_streams
+from loaders.batch import Batch, BufferPool, Crops
 from loaders.memory import this_rank
 from loaders.prefetch import Prefetcher
 from loaders.road_sampling import WeightRule, tile_weights, tiles_with_enough
@@ -90,8 +90,7 @@ class BatchLoader:
         Relative frequency of tiles: ``road`` or ``speed`` for labels of speeds, ``classes``, or one
         number per tile; see :func:`loaders.road_sampling.tile_weights`. Training only.
     pin_memory
-        Page-locked batches, for asynchronous copies. None: if there is an accelerator that makes
-        them; MPS does not.
+        Page-locked batches, for asynchronous copies. None: if there is an accelerator.
 
     Raises
     ------
@@ -160,8 +159,7 @@ class BatchLoader:
             interleaved=self.sampling.interleaved,
         )
         accelerator = torch.accelerator.current_accelerator(check_available=True)
-        pins = accelerator is not None and has_streams(accelerator)
-        self._pinned = pins if pin_memory is None else pin_memory
+        self._pinned = accelerator is not None if pin_memory is None else pin_memory
         self._place = _Place()
         self.threads: int = min(MAX_THREADS, usable_cpus()) if threads is None else threads
         self.prefetch = self.threads if prefetch is None else prefetch

@@ -10,7 +10,6 @@ import mmap
 import os
 import pickle
 import re
-import tempfile
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,9 +33,6 @@ ALIGNMENT = mmap.PAGESIZE
 """Every array starts on its own page: pixels are then aligned for any vector load."""
 
 
-_OPEN_FILES = Path("/proc/self/fd")
-
-
 class MemoryHandle(NamedTuple):
     """Process and descriptor of shared memory, and its identity once opened."""
 
@@ -53,11 +49,7 @@ ArrayLayout = dict[str, tuple[DTypeLike, tuple[int, ...]]]
 
 def _anonymous_file(nbytes: int) -> int:
     """Return a descriptor of ``nbytes`` of memory without a name in any file system."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("loaders", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile(prefix="loaders-") as file:
-            fd = os.dup(file.fileno())
+    fd = os.memfd_create("loaders", os.MFD_CLOEXEC)
     os.ftruncate(fd, nbytes)
     return fd
 
@@ -107,12 +99,6 @@ class SharedArrays(dict[str, NDArray[Any]]):
             this memory.
         """
         path = f"/proc/{handle.pid}/fd/{handle.fd}"
-        if not _OPEN_FILES.exists():
-            raise UsageError(
-                "this system has no /proc, so a process cannot attach to the tiles of another: "
-                "use threads (BatchLoader), start workers by fork, or load the tiles in each "
-                "process with RamTiles.load"
-            )
         try:
             fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         except OSError as error:
@@ -165,10 +151,8 @@ def this_rank() -> tuple[int, int]:
 
 def _machine() -> tuple[str, int, int]:
     """Return the boot id, PID namespace and user: equal for processes that can share memory."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    name = boot.read_text().strip() if boot.exists() else os.uname().nodename
-    pids = Path("/proc/self/ns/pid")
-    return name, pids.stat().st_ino if pids.exists() else 0, os.getuid()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return boot, Path("/proc/self/ns/pid").stat().st_ino, os.getuid()
 
 
 def exchange(value: Any) -> list[Any]:  # noqa: ANN401 - torch sends any picklable object
@@ -184,7 +168,7 @@ def load_once(load: Callable[[], Shared]) -> Shared:
     A collective operation. The result must pickle as a handle to shared memory, as `RamTiles`
     do. The ranks that waited raise UsageError with the message of the rank that failed.
     """
-    if not is_distributed() or not _OPEN_FILES.exists():
+    if not is_distributed():
         return load()
     machines = exchange(_machine())
     leader = machines.index(machines[dist.get_rank()])
@@ -222,8 +206,6 @@ class Available:
 def _left_on(device: torch.device) -> int:
     """Return the bytes available on an accelerator."""
     module = torch.get_device_module(device)
-    if device.type == "mps":
-        return int(module.recommended_max_memory()) - int(module.current_allocated_memory())
     cached = module.memory_reserved(device) - module.memory_allocated(device)
     return int(module.mem_get_info(device)[0] + cached)
 

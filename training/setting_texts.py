@@ -16,7 +16,7 @@ from geoprep.texts import counted, yaml_loader
 Residency = Literal["ram", "compressed", "stream", "device"]
 LossName = Literal["focal-dice", "ce-dice"]
 EngineName = Literal["auto", "native", "ipex"]
-DeviceName = Literal["auto", "cpu", "cuda", "xpu", "mps"]
+DeviceName = Literal["auto", "cpu", "cuda", "xpu"]
 Precision = Literal["auto", "bf16", "fp16", "tf32", "fp32"]
 CompileMode = Literal["loss", "model", "off"]
 

@@ -228,9 +228,7 @@ class MachineConfig:
         "PyTorch itself (native) or Intel's retired extension (ipex), which is not faster; auto: "
         "native, or that of the run that is resumed.",
     )
-    device: DeviceName = option(
-        "auto", "Device to train on; auto: cuda or xpu if there is one. mps is best effort."
-    )
+    device: DeviceName = option("auto", "Device to train on; auto: cuda or xpu if there is one.")
     precision: Precision = option(
         "auto",
         "Precision of convolutions; weights and loss are always fp32. auto: bf16 where the device "

@@ -148,18 +148,6 @@ def test_a_batch_is_gathered_without_waiting_for_the_device(painted, monkeypatch
             assert torch.equal(getattr(one, name), getattr(other, name))
 
 
-def test_mps_has_no_streams_and_pins_nothing(monkeypatch, painted):
-    found = {"check_available": True}
-    monkeypatch.setattr(
-        torch.accelerator,
-        "current_accelerator",
-        lambda **given: torch.device("mps") if given == found else pytest.fail(f"{given}"),
-    )
-    assert not batch_module.has_streams(torch.device("mps"))
-    assert not BatchLoader(painted, 5)._pinned
-    assert batch_module.has_streams(torch.device("cuda"))
-
-
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_batch_waits_for_its_copy_to_a_device_that_pins_nothing(painted, monkeypatch, streams):
     asked = []

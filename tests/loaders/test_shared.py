@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from geoprep.errors import UsageError
-from loaders import memory
 from loaders.memory import SharedArrays
 
 LAYOUT = {"a": ("uint8", (3, 5)), "b": ("float64", (7,))}
@@ -106,31 +105,6 @@ def test_arrays_outlive_their_owner_and_descriptors_are_closed():
     assert kept.sum() == np.arange(15).sum()
     del kept
     assert descriptors() == before
-
-
-def test_without_memfd_an_unlinked_file_serves(monkeypatch, tmp_path):
-    monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setattr(memory.tempfile, "tempdir", str(tmp_path))
-    arrays = filled()
-    attached = pickle.loads(pickle.dumps(arrays))
-    assert total(attached) == total(arrays)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_proc_forked_children_share_and_others_are_refused(monkeypatch, tmp_path):
-    """As on macOS."""
-    monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setattr(memory, "_OPEN_FILES", tmp_path / "fd")
-    arrays = filled()
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if arrays["a"].sum() == np.arange(15).sum() else 1)
-    assert os.waitpid(pid, 0)[1] == 0
-    with pytest.raises(UsageError, match=r"no /proc.*BatchLoader.*fork.*RamTiles.load"):
-        pickle.loads(pickle.dumps(arrays))
-    monkeypatch.setattr(memory, "is_distributed", lambda: True)
-    monkeypatch.setattr(memory, "exchange", lambda value: pytest.fail("every rank loads"))
-    assert memory.load_once(lambda: 5) == 5
 
 
 OWNER = """

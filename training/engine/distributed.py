@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from geoprep.cpus import physical_cores, processors, started_rank, usable_cpus
-from geoprep.errors import GeoprepError, UsageError
+from geoprep.errors import GeoprepError
 from loaders import is_distributed, this_rank
 from training.engine.native import DeviceName, choose_device
 from training.setting_texts import TIMEOUT_MINUTES
@@ -35,8 +35,6 @@ def process_group(device: DeviceName, timeout: float = TIMEOUT_MINUTES) -> Itera
         yield
         return
     kind = choose_device(device).type
-    if kind == "mps":
-        raise UsageError("device", "mps trains in one process: start it without torchrun")
     if kind != "cpu":
         torch.accelerator.set_device_index(started.local)
     dist.init_process_group(BACKENDS[kind], timeout=timedelta(minutes=timeout))

@@ -103,6 +103,4 @@ def _onednn() -> str:
 def _device_name(device: torch.device) -> str:
     if device.type == "cpu":
         return "cpu"
-    if device.type == "mps":
-        return f"mps, {torch.backends.mps.get_name()}"
     return f"{device.type}, {torch.get_device_module(device).get_device_name(device)}"

@@ -74,7 +74,6 @@ def choose_device(name: DeviceName = "auto") -> torch.device:
         "cuda": torch.cuda.is_available,
         "xpu": torch.xpu.is_available,
         "cpu": lambda: True,
-        "mps": torch.backends.mps.is_available,  # on request only: after the CPU
     }
     if name == "auto":
         return torch.device(next(kind for kind, has in available.items() if has()))
@@ -104,8 +103,6 @@ def choose_engine(
     """Return the engine for the given settings."""
     place = choose_device(device)
     taken, why = _choose_name(name, place)
-    if precision == "bf16" and place.type == "mps" and not computes_bf16(place):
-        precision = "auto"  # MPS does not emulate it
     lacking = None if compile_mode == "off" else missing_compiler(place)
     dtype, numbers = choose_precision(place, precision)
     reason = f"{taken}: {why}; {numbers}" + (f"; nothing compiled, {lacking}" if lacking else "")
@@ -162,8 +159,6 @@ def computes_bf16(device: torch.device) -> bool:
     """Return whether a device computes in bf16; a CPU without its instructions emulates it."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device.type == "mps":
-        return bool(torch.backends.mps.is_macos_or_newer(14, 0))
     if device.type != "cpu":
         return True
     x86 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

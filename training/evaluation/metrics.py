@@ -164,7 +164,7 @@ class RoadMetrics(_Confusion):
 
     def by_group(self) -> list[dict[str, float]]:
         """Return the metrics of each group, as `compute` at the given threshold."""
-        # Metrics are computed on the host, in fp64: MPS has none.
+        # Metrics are computed on the host, in fp64, which some devices lack.
         counts = zip(self._confusion.cpu(), self._error.cpu(), self._roads.cpu(), strict=True)
         return [self._metrics(*of_group) for of_group in counts]
 

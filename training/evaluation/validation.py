@@ -101,7 +101,7 @@ def _sums(loss: nn.Module, logits: Tensor, target: Tensor, valid: Tensor) -> Ten
 
 def _loss_of(loss: nn.Module, sums: Sequence[Tensor]) -> float:
     """Return the loss over the batches of all ranks from their `_sums`; NaN without a label."""
-    # Read only now, so that no batch waits. On the CPU, since MPS has no fp64.
+    # Read only now, so that no batch waits. On the CPU, since some devices have no fp64.
     read = torch.stack([*sums]).cpu().double().sum(0).tolist() if sums else []
     length = int(max_over_ranks([len(read)], torch.device("cpu"))[0])
     labelled, *rest = sum_over_ranks(read or [0.0] * length, torch.device("cpu"))

@@ -99,10 +99,8 @@ def _next(taken: Synchronized[int], *, first: bool) -> int:
 
 def _run(work: Callable[[Screen], object], cores: Sequence[int], messages: Messages) -> None:
     """Work as a child process: stay on its cores, and end with the parent."""
-    if prctl := getattr(ctypes.CDLL(None), "prctl", None):  # Linux
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    os.sched_setaffinity(0, cores)
     import torch
 
     torch.set_num_threads(len(physical_cores(cores)))

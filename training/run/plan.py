@@ -84,7 +84,7 @@ def _planned(run: Trainer) -> Iterator[str]:
 
 def _memory(device: torch.device) -> str:
     """Return the memory that this process has taken by its steps, and what is left."""
-    if device.type in ("cpu", "mps"):  # the allocator keeps what the steps took
+    if device.type == "cpu":  # the allocator keeps what the steps took
         taken, left = psutil.Process().memory_info().rss, available_memory()
     else:
         taken = torch.get_device_module(device).max_memory_reserved(device)

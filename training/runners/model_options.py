@@ -11,7 +11,7 @@ from geoprep.errors import UsageError
 from geoprep.options import argument, option
 from training.setting_texts import DeviceName
 
-_KINDS = ("auto", "cpu", "cuda", "xpu", "mps")
+_KINDS = ("auto", "cpu", "cuda", "xpu")
 _NUMBERED = re.compile(r"(cuda|xpu):\d+")
 
 
@@ -71,7 +71,7 @@ class ModelOptions(CheckpointOptions):
         "auto",
         "Device that computes; auto uses an accelerator if there is one. cuda:1 is the second "
         "device; predict divides images among several, such as cuda:0,cuda:1.",
-        "auto|cpu|cuda|xpu|mps",
+        "auto|cpu|cuda|xpu",
         check=parse_devices,
     )
     precision: Literal["auto", "bf16", "fp32"] = option(

@@ -5,13 +5,10 @@ import re
 
 import pytest
 import torch
-from helpers.forks import as_rank
 
-from geoprep.errors import UsageError
 from training.engine import host as machine
 from training.engine import native
-from training.engine.distributed import process_group
-from training.engine.native import choose_device, choose_engine, computes_bf16
+from training.engine.native import choose_engine, computes_bf16
 
 LAPTOP = "processor\t: 0\nflags\t\t: fpu sse avx2\n"
 TCMALLOC = "/usr/lib/libtcmalloc_minimal.so.4"
@@ -42,38 +39,6 @@ def test_bf16_of_arm_is_found_and_used(monkeypatch, cpuinfo, computed):
     for precision, emulated in (("bf16", not computed), ("fp32", False)):
         rows = dict(machine.describe(choose_engine("native", "cpu", precision, "off")))
         assert ("emulated: `precision` auto" in rows["instructions"]) is emulated
-
-
-def test_mps_is_used_on_request_only(monkeypatch):
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(UsageError, match=r"`device` mps: torch .* finds none.*, or use cpu"):
-        choose_device("mps")
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert choose_device("mps").type == "mps"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
-    assert choose_device("auto").type == "cpu"
-
-
-def test_ranks_do_not_share_mps(monkeypatch):
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    as_rank(monkeypatch)
-    with pytest.raises(UsageError, match="without torchrun"), process_group("mps"):
-        pass
-
-
-@pytest.mark.parametrize("precision", ["auto", "bf16", "fp32"])
-@pytest.mark.parametrize("macos", [13, 14])
-def test_autocast_on_mps_only_where_it_computes_bf16(monkeypatch, precision, macos):
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda major, _: macos >= major)
-    monkeypatch.setattr(torch.backends.mps, "get_name", lambda: "Apple M3")
-    engine = choose_engine("native", "mps", precision, "off")
-    bf16 = precision != "fp32" and macos == 14
-    assert engine.dtype == (torch.bfloat16 if bf16 else torch.float32)
-    assert dict(machine.describe(engine))["device"] == "mps, Apple M3"
-    with engine.autocast():
-        assert torch.is_autocast_enabled("mps") is bf16
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class Host(torch.Tensor):
 
 
 class NoDouble(TorchFunctionMode):
-    """As on MPS: no fp64, except in tensors that ``cpu`` brought to the host."""
+    """As on some devices: no fp64, except in tensors that ``cpu`` brought to the host."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))

@@ -9,14 +9,11 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-import torch
-from helpers.predict_cases import FACTS, make_checkpoint, pixels, predict_options, write_image
+from helpers.predict_cases import FACTS, make_checkpoint, pixels, write_image
 
-from geoprep import cpus
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.predict import COMMAND, main
@@ -52,28 +49,6 @@ def test_shares_are_neighbouring_cores():
     assert share_cores([3], 1) == [[3]]
     with pytest.raises(UsageError, match="may use 2 cores"):
         share_cores([0, 1], 3)
-
-
-def test_a_system_without_affinity_divides_its_processors(monkeypatch):
-    """As macOS, which has neither it nor prctl."""
-    for name in ("sched_getaffinity", "sched_setaffinity"):
-        monkeypatch.delattr(os, name, raising=False)
-    monkeypatch.setattr(instances.ctypes, "CDLL", lambda _: object())
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(cpus, "_TOPOLOGY", Path("/no-such-folder"))
-    given = []
-    monkeypatch.setattr(instances, "share_cores", lambda *of: given.append(of) or 1 / 0)
-    options = predict_options(instances=2)
-    with pytest.raises(ZeroDivisionError):
-        instances.run_instances(options)
-    assert given == [([0, 1, 2, 3], 2)]
-    threads = torch.get_num_threads()
-    try:
-        messages = SimpleNamespace(put=given.append)
-        instances._run(lambda reporter: reporter.say(torch.get_num_threads()), [0, 1], messages)
-    finally:
-        torch.set_num_threads(threads)
-    assert given[1:] == [2]
 
 
 @several_cores
