@@ -31,7 +31,7 @@ Rows = list[dict[str, str]]
 STEADY = (
     *("--epochs", "3", "--val-every", "3", "--crops-per-tile", "1", "--pictures", "0"),
     # A low learning rate: otherwise rounding alone makes the losses of one and two ranks differ.
-    *("--save-every", "1h", "--schedule", "constant", "--lr", "1e-4"),
+    *("--save-every", "1h", "--schedule", "constant", "--lr", "1e-4", "--model", "resnet34-unet"),
 )
 """Options of all runs: the first epoch compiles, the last one validates after its steps."""
 
