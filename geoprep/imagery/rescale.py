@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.imagery.wide import BINS, stretch, wide_percentiles
+from geoprep.imagery.wide import BINS, wide_percentiles
 
 PERCENTILES = (2.0, 98.0)
 """Percentiles of a band that become black and white, from CRESI's create_8bit_images."""
@@ -91,10 +91,3 @@ def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[Any]:
         of_band[first:last] = np.clip(scaled, 1, 255)
         of_band[slice(last, None) if high > low else slice(first)] = 255
     return table
-
-
-def to_bytes(values: NDArray[Any], tables: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return source values (..., band) as uint8, mapped by the result of `lookup_tables`."""
-    if tables.dtype != np.uint8:
-        return stretch(values, tables)
-    return np.stack([table[values[..., k]] for k, table in enumerate(tables)], axis=-1)

@@ -21,6 +21,7 @@ from rasterio.windows import Window
 
 from geoprep.imagery.decoding import ImageWindow, joined, read_pixels
 from geoprep.imagery.description import Raster
+from geoprep.imagery.wide import find_usable, held_dtype, is_held_wide
 from geoprep.storage.inputs import open_image
 
 if TYPE_CHECKING:
@@ -134,6 +135,17 @@ class ValueRaster:
             for strip, rows, cols in _nearest(shape, window or self._whole)
         ]
         return joined(parts)
+
+    def picture(
+        self, shape: tuple[int, ...], bands: Sequence[int], window: Window | None = None
+    ) -> ImageWindow:
+        """Return `imagery` to be looked at: of overviews, unless the file states nodata."""
+        if self.raster.palette is not None or self.raster.states_nodata:
+            return self.imagery(shape, bands, window)
+        read = self.dataset.read(bands, out_shape=(len(bands), *shape), window=window)
+        values = np.ascontiguousarray(np.moveaxis(read, 0, 2), held_dtype(read.dtype.name))
+        usable = find_usable(values, None) if is_held_wide(values) else None
+        return ImageWindow(values, None if usable is None else usable.view(np.uint8))
 
     @property
     def _whole(self) -> Window:

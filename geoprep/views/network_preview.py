@@ -156,7 +156,6 @@ def _read_image(path: Path) -> tuple[NDArray[np.uint8], Grid]:
 
     Bands, palette and nodata are those of its description; nodata is hatched.
     """
-    from geoprep.imagery.decoding import ImageWindow
     from geoprep.imagery.values import open_values
 
     with open_values(str(path)) as image:
@@ -166,19 +165,14 @@ def _read_image(path: Path) -> tuple[NDArray[np.uint8], Grid]:
         names = [raster.names[number - 1] for number in raster.default_bands]
         shown = natural_bands([name[-1] or name[0] for name in names])
         bands = [raster.default_bands[i] for i in shown]
-        if raster.palette or raster.states_nodata:
-            pixels = image.imagery(shape, bands)
-        else:  # overviews serve
-            values = image.dataset.read(bands, out_shape=(len(bands), *shape))
-            pixels = ImageWindow(np.moveaxis(values, 0, 2))
-    return _shown(pixels), raster.grid
+        return _shown(image.picture(shape, bands)), raster.grid
 
 
 def _shown(pixels: ImageWindow) -> NDArray[np.uint8]:
     """Return uint8 (y, x, 3); other dtypes are stretched between percentiles 1 and 99."""
-    values, valid = pixels.values, np.isfinite(pixels.values).all(axis=2)
+    values, valid = pixels.values, np.ones(pixels.values.shape[:2], np.bool_)
     if pixels.valid is not None:
-        valid &= pixels.valid != 0
+        valid = pixels.valid != 0
     if values.dtype != np.uint8 and valid.any():
         low, high = np.percentile(values[valid], (1, 99))
         scaled = (values.astype(np.float64) - low) * (255 / max(high - low, 1e-9))

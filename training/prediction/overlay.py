@@ -12,10 +12,9 @@ from PIL import Image
 from rasterio.windows import Window
 
 from geoprep.imagery.counts import count_source
-from geoprep.imagery.decoding import ImageWindow
-from geoprep.imagery.rescale import lookup_tables, percentile_limits, to_bytes
+from geoprep.imagery.resample import rendered
+from geoprep.imagery.rescale import lookup_tables, percentile_limits
 from geoprep.imagery.values import open_values
-from geoprep.imagery.wide import find_usable, held_dtype, is_held_wide
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage.output_files import replaced
@@ -142,16 +141,8 @@ def _brightened(
     part = Window(*map(round, corner), *reversed(source.part_lengths))
     part = part.intersection(Window(0, 0, *reversed(source.lengths)))
     with open_values(source.scene.address) as image:
-        nodata = image.raster.nodata_of(bands)
-        if image.raster.palette or any(value is not None for value in nodata):
-            pixels = image.imagery(shape, bands, part)
-        else:  # overviews serve
-            read = image.dataset.read(bands, out_shape=(len(bands), *shape), window=part)
-            values = np.ascontiguousarray(np.moveaxis(read, 0, 2), held_dtype(source.scene.dtype))
-            usable = find_usable(values, None) if is_held_wide(values) else None
-            pixels = ImageWindow(values, None if usable is None else usable.view(np.uint8))
-    values = pixels.values
-    if pixels.valid is not None:
-        values[pixels.valid == 0] = 0
+        pixels = image.picture(shape, bands, part)
     tables = lookup_tables(percentile_limits(count_source(pixels)), source.scene.dtype)
-    return np.repeat(to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)
+    ys, xs = (np.arange(length + 1.0) for length in shape)
+    stretched, _ = rendered(pixels, tables, ys, xs)
+    return np.repeat(stretched, 3 // len(shown), axis=-1).astype(np.float32)

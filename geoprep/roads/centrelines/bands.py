@@ -26,14 +26,15 @@ class Bands(Protocol):
 
     @property
     def cover(self) -> Cover:
-        """The pixels that exist."""
+        """The pixels that exist: all, unless a class says otherwise."""
+        return Cover(((0, 0, *self.shape),))
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a window (y, x) of one band, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayBands:
+class ArrayBands(Bands):
     """Bands in memory: an array (band, y, x)."""
 
     values: NDArray[Any]
@@ -43,18 +44,13 @@ class ArrayBands:
         """Height and width in pixels."""
         return cast(tuple[int, int], self.values.shape[1:])
 
-    @property
-    def cover(self) -> Cover:
-        """All pixels of the array."""
-        return Cover(((0, 0, *self.shape),))
-
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a copy of a window."""
         return self.values[band - 1, top : top + height, left : left + width].copy()
 
 
 @dataclass(frozen=True, slots=True)
-class FileBands:
+class FileBands(Bands):
     """Bands of a file, or of a file resampled onto a grid: -1 or NaN where it has no data.
 
     The file is opened for every window: so threads share nothing, and any number of files is read.
@@ -64,11 +60,6 @@ class FileBands:
     shape: tuple[int, int]
     grid: Grid | None = None
     smooth: bool = False
-
-    @property
-    def cover(self) -> Cover:
-        """All pixels of the file."""
-        return Cover(((0, 0, *self.shape),))
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a window; ImageError if the file is damaged."""
