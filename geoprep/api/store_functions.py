@@ -291,9 +291,7 @@ class ExportOptions:
     )
     overwrite: bool = overwrite_option()
     level: int | None = option(None, "Level to export. Default: the finest.", "LEVEL", least=1)
-    what: Literal["both", "image", "speed", "label"] = option(
-        "both", "Arrays to export; the label is speed or label."
-    )
+    what: Literal["both", "image", "label"] = option("both", "Arrays to export.")
 
 
 @with_options(options_of(ExportOptions))

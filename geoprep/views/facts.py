@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SHOWN_ISSUES = 8
-SHOWN_SPEEDS = 16
-"""With more distinct speeds than this, the bars show ten-mph bins."""
 BAR_WIDTH = 32
 WORKER_PROCESS = 8_000_000
 """Bytes of its own of a forked worker process of torch's DataLoader, besides its batches."""
@@ -303,12 +301,10 @@ def _speeds_table(facts: dict[str, Any]) -> Table:
 
     counts = {int(mph): pixels for mph, pixels in facts["speeds"].items()}
     total = sum(counts.values()) + facts["unknown_speed"]
-    rows = [(str(mph), speed_bin(mph), pixels) for mph, pixels in counts.items()]
-    if len(rows) > SHOWN_SPEEDS:
-        binned = Counter[int]()
-        for mph, pixels in counts.items():
-            binned[speed_bin(mph)] += pixels
-        rows = [(bin_label(number), number, binned[number]) for number in sorted(binned)]
+    binned = Counter[int]()
+    for mph, pixels in counts.items():
+        binned[speed_bin(mph)] += pixels
+    rows = [(bin_label(number), number, binned[number]) for number in sorted(binned)]
     if facts["unknown_speed"]:
         rows.append(("unknown", 0, facts["unknown_speed"]))
     table = _table(">mph", ">share of road", "")

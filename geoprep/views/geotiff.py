@@ -43,7 +43,7 @@ from geoprep.views.display import label_colours
 if TYPE_CHECKING:
     from rasterio.io import DatasetWriter
 
-What = Literal["both", "image", "speed", "label"]
+What = Literal["both", "image", "label"]
 
 SUFFIXES = (".tif", ".tiff")
 ALL = "all"
@@ -66,8 +66,6 @@ def export_scenes(
     """
     names, out, meta = [scenes] if isinstance(scenes, str) else list(scenes), Path(out), store.meta
     level = store.check_level(level)
-    if what == "speed" and meta.has_classes:
-        raise UsageError(f"{store.location}: its labels are classes, not speeds. Export its label")
     arrays = {"both": ["image", meta.label_array], "image": ["image"]}.get(what, [meta.label_array])
     if names and split is not None:
         raise UsageError("`scenes` and `split` both choose scenes: give one of them")

@@ -14,7 +14,7 @@ from xarray.core import indexing
 
 from geoprep.grid import Grid
 from geoprep.store.reader import StoreReader
-from geoprep.store.scenes import level_step, read_image, read_label, split_names
+from geoprep.store.scenes import read_image, read_label, split_names
 from geoprep.store.schema import FILL_VALUES
 from geoprep.store.tiles import TileReader
 from geoprep.views.footprints import columns_of
@@ -24,11 +24,8 @@ SPATIAL_REF: Final = "spatial_ref"
 """Name of the variable in which rioxarray and GDAL look for CRS and transform."""
 
 
-def open_tiles(store: StoreReader, level: int, chunks: Any = None) -> xr.Dataset:  # noqa: ANN401 - xarray's
-    """Return all tiles of a level; a tile is read when it is used.
-
-    ``chunks`` are those of dask arrays; ``{}``: a tile each, None: no dask.
-    """
+def open_tiles(store: StoreReader, level: int) -> xr.Dataset:
+    """Return all tiles of a level; a tile is read when it is used."""
     meta = store.meta
     variables = {}
     for array in meta.array_names:
@@ -48,15 +45,11 @@ def open_tiles(store: StoreReader, level: int, chunks: Any = None) -> xr.Dataset
         coordinates["x"] = ("tile", "x"), c[:, None] + a[:, None] * centres
         coordinates["y"] = ("tile", "y"), f[:, None] + e[:, None] * centres
     gsd = [round(metres * factor, 6) for metres in meta.gsd_m]
-    dataset = xr.Dataset(variables, coordinates, {"level": level, "gsd_m": gsd})
-    return dataset if chunks is None else dataset.chunk(chunks or {"tile": 1})
+    return xr.Dataset(variables, coordinates, {"level": level, "gsd_m": gsd})
 
 
-def open_scene(store: StoreReader, scene: int, level: int, chunks: Any = None) -> xr.Dataset:  # noqa: ANN401 - xarray's
-    """Return a scene's arrays; pixels are read when they are used.
-
-    ``chunks`` are those of dask arrays; ``{}``: as large as tiles without overlap, None: no dask.
-    """
+def open_scene(store: StoreReader, scene: int, level: int) -> xr.Dataset:
+    """Return a scene's arrays; pixels are read when they are used."""
     meta, arrays = store.meta, list(store.meta.array_names)
     if store.scenes.status[scene] == "unlabelled":
         arrays.remove(meta.label_array)
@@ -69,10 +62,7 @@ def open_scene(store: StoreReader, scene: int, level: int, chunks: Any = None) -
         variables[array].encoding["grid_mapping"] = SPATIAL_REF
     name, split = str(store.scenes.id[scene]), split_names(store, scene)
     coordinates = {"band": np.array(meta.bands, object), **_georeference(grid)}
-    dataset = xr.Dataset(variables, coordinates, {"scene": name, "split": split, "level": level})
-    if chunks is None:
-        return dataset
-    return dataset.chunk(chunks or dict.fromkeys("yx", level_step(store, level)))
+    return xr.Dataset(variables, coordinates, {"scene": name, "split": split, "level": level})
 
 
 def _lazy(dims: tuple[str, ...], array: BackendArray) -> xr.Variable:

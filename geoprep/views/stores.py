@@ -135,13 +135,7 @@ class Store:
 
         return table_of(self.reader, "tile").drop(columns="reason").set_index("tile")
 
-    def to_xarray(
-        self,
-        level: int | None = None,
-        *,
-        scene: str | None = None,
-        chunks: Any = None,  # noqa: ANN401 - xarray's
-    ) -> xr.Dataset:
+    def to_xarray(self, level: int | None = None, *, scene: str | None = None) -> xr.Dataset:
         """Return images and labels of a level, read when they are used.
 
         Parameters
@@ -151,14 +145,14 @@ class Store:
         scene
             Id of a scene, or its end such as ``chip55``, whose tiles are joined as
             `export_scenes` joins them. None: all tiles of the store, one by one.
-        chunks
-            As of `xarray.open_zarr`. None: NumPy arrays; ``{}``: dask arrays of one tile each.
-            xarray, zarr, tensorstore and zarrs by themselves read zeros where a file or a chunk
-            of a store is missing; here it is an error.
 
         Returns
         -------
         xarray.Dataset
+            Its method ``chunk`` makes dask arrays of it. xarray, zarr, tensorstore and zarrs by
+            themselves read zeros where a file or a chunk of a store is missing; here it is an
+            error.
+
             Without ``scene``: ``image`` uint8 (tile, y, x, band) and ``speed`` (of classes:
             ``label``) uint8 (tile, y, x), with coordinates ``band`` (names), ``scene`` (ids),
             ``split`` (text), ``row``, ``col``, ``transform`` (tile, 6; of the level), ``crs`` (of
@@ -181,8 +175,8 @@ class Store:
 
         level = self.reader.check_level(level)
         if scene is None:
-            return open_tiles(self.reader, level, chunks)
-        return open_scene(self.reader, find_scene(self.reader, scene), level, chunks)
+            return open_tiles(self.reader, level)
+        return open_scene(self.reader, find_scene(self.reader, scene), level)
 
     def plot(self, scene: str | None = None, *, level: int | None = None) -> NDArray[np.object_]:
         """Draw the image and the label of a scene with matplotlib.

@@ -177,7 +177,7 @@ def test_the_page_has_a_colour_for_unknown_speeds(masked):
 
 
 def test_exported_masks_can_be_built_again(masked, tmp_path):
-    (mask,) = export_scenes(masked, "s1", tmp_path / "s1_mask.tif", what="speed")
+    (mask,) = export_scenes(masked, "s1", tmp_path / "s1_mask.tif", what="label")
     with rasterio.open(mask) as file:
         assert file.descriptions == ("road",)
         assert "mph" not in file.units

@@ -124,7 +124,7 @@ def test_level_whose_tiles_do_not_line_up_is_refused(store, tmp_path):
 
 
 def test_mask_shows_its_colours_in_a_gis(store, tmp_path):
-    (mask,) = export_scenes(store, "city_2", tmp_path / "mask.tif", what="speed")
+    (mask,) = export_scenes(store, "city_2", tmp_path / "mask.tif", what="label")
     with rasterio.open(mask) as made:
         table = made.colormap(1)
         assert made.units == ("mph",)
@@ -159,7 +159,7 @@ def test_files_are_named_after_out_or_after_the_scene(store, tmp_path):
     [
         ("city_black", "a.tif", "both", "no pixels of .*skipped by the build"),
         ("city_broken", "a.tif", "image", "failed by the build .*not readable as a vector"),
-        ("city_unlabelled", "a.tif", "speed", "unlabelled"),
+        ("city_unlabelled", "a.tif", "label", "unlabelled"),
         ("city_1", "a.png", "both", "ends in .tif, .tiff"),
         ("city_1", "nowhere/a.tif", "both", "create it first"),
         ("city_99", "a.tif", "both", "no scene"),

@@ -20,11 +20,8 @@ def transform_of(data):
 
 
 @pytest.mark.parametrize("scene", SCENES)
-@pytest.mark.parametrize("chunks", [None, {}])
-def test_pixels_and_place_are_those_of_the_geotiff(opened, tmp_path, scene, chunks):
-    if chunks is not None:
-        pytest.importorskip("dask", reason="dask is not installed")
-    data = opened.to_xarray(scene=scene, chunks=chunks)
+def test_pixels_and_place_are_those_of_the_geotiff(opened, tmp_path, scene):
+    data = opened.to_xarray(scene=scene)
     files = geoprep.export_scenes(opened, scene, tmp_path / "out.tif")
     assert list(data.data_vars) == ["image", "speed"][: len(files)]
     for variable, path in zip(data.data_vars.values(), files, strict=True):
@@ -66,7 +63,7 @@ def test_only_tiles_under_the_pixels_are_read(opened, monkeypatch):
     assert len(read) == 1
     dask = pytest.importorskip("dask", reason="dask is not installed")
     with dask.config.set(scheduler="synchronous"):
-        opened.to_xarray(scene="city_3", chunks={}).speed[:5, :5].compute()
+        opened.to_xarray(scene="city_3").chunk(x=56, y=56).speed[:5, :5].compute()
     assert len(read) == 2
 
 

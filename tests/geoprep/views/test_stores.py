@@ -98,13 +98,6 @@ def test_xarray_reads_a_store_on_a_plain_web_server(small_store, store):
         np.testing.assert_array_equal(remote.image[5], store.to_xarray(32).image[5])
 
 
-def test_chunks_are_tiles_by_default(store):
-    pytest.importorskip("dask")
-    lazy = store.to_xarray(32, chunks={}).image
-    assert lazy.chunks[0] == (1,) * len(store)
-    np.testing.assert_array_equal(lazy[5], store.to_xarray(32).image[5])
-
-
 def test_xarray_does_not_take_a_missing_file_for_zeros(store_copy):
     shutil.rmtree(store_copy / "64/image/c/0")
     data = geoprep.open_store(store_copy).to_xarray()
