@@ -51,7 +51,7 @@ class EdgePoints:
     def points(self, network: RoadGraph) -> NDArray[np.object_]:
         """Return shapely points, object (point,). All must be on an edge."""
         return shapely.line_interpolate_point(
-            network.lines[self.edge], self.along_m * network.stretch(self.edge)
+            network.lines[self.edge], self.along_m * network.stretch[self.edge]
         )
 
     def __getitem__(self, chosen: slice | NDArray[Any]) -> EdgePoints:
@@ -108,7 +108,7 @@ def nearest_points(
     reach = away[first] + 10.0**-TIE_DIGITS
     at, line = tree.query(places[near], predicate="dwithin", distance=reach)
     point = near[at]
-    stretch = network.stretch(line)
+    stretch = network.stretch[line]
     located = shapely.line_locate_point(network.lines[line], places[point]) / stretch
     length = shapely.length(network.lines[line]) / stretch
     located = np.where(located >= length - _AT_END_M, length, located)
@@ -144,7 +144,7 @@ def unlikeness(
 def headings(network: RoadGraph, points: EdgePoints) -> Floats:
     """Return the direction of the road at each point as a unit vector, float64 (point, 2)."""
     lines, length = network.lines[points.edge], network.length_m[points.edge]
-    stretch = network.stretch(points.edge)
+    stretch = network.stretch[points.edge]
     after = np.minimum(points.along_m + _CHORD_M, length) * stretch
     before = np.maximum(points.along_m - _CHORD_M, 0) * stretch
     chord = shapely.get_coordinates(shapely.line_interpolate_point(lines, after))

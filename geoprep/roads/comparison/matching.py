@@ -78,7 +78,7 @@ def matches(
     found = EdgePoints(owner, network.length_m[owner] * (nth + 0.5) / count[owner])
     found = found[:: 1 if most is None else max(1, len(found) // most)]
     step = (network.length_m / count)[found.edge]
-    at = found.along_m * network.stretch(found.edge)
+    at = found.along_m * network.stretch[found.edge]
     xy, heading = points_along(network.lines, found.edge, at), headings(network, found)
     edge, away = np.full(len(found), -1), np.full((len(found), 2), np.nan)
     if len(other.lines):

@@ -108,7 +108,7 @@ def _paired_points(
     tree = shapely.STRtree(proposal.lines)
     start, edge = tree.query(points, predicate="dwithin", distance=match_m)
     along = shapely.line_locate_point(proposal.lines[edge], points[start])
-    along = along / proposal.stretch(edge)
+    along = along / proposal.stretch[edge]
     aligned = cosine(heading[start], headings(proposal, EdgePoints(edge, along))) > _START_COSINE
     start, edge, along = start[aligned], edge[aligned], along[aligned]
     away = np.round(shapely.distance(points[start], proposal.lines[edge]), TIE_DIGITS)
