@@ -32,7 +32,6 @@ MOST_TILE_BYTES: Final = 256 << 20
 """A tile is one chunk, which is read whole; every thread of a build holds those of a scene."""
 MOST_FINER: Final = 10
 """Largest ratio of an image's pixel size to that of the finest level."""
-_MUCH_PADDING: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +132,6 @@ def make_plan(
     splits, groups, split_notes = divide(scenes, [source.origin for source in sources], options)
     scenes = [replace(scene, splits=own) for scene, own in zip(scenes, splits, strict=True)]
     gsd_m, size_notes = _pixel_sizes(scenes)
-    if options.tile is None:
-        size_notes += _padding(scenes, tile)
     class_attributes: dict[str, Any] = {}
     if rule := options.class_rule:
         class_attributes = {"schema": CLASSES_SCHEMA, "kind": "classes"}
@@ -219,19 +216,6 @@ def _pixel_sizes(scenes: Sequence[Planned]) -> tuple[tuple[float, float], list[s
     return gsd, [
         f"pixels are of {fine:.3g} m ({finest}) to {coarse:.3g} m ({coarsest}); a model has one "
         "size: build separate stores, or resample all images with `gsd`"
-    ]
-
-
-def _padding(scenes: Sequence[Planned], tile: int) -> list[str]:
-    """Return a note on the share of padding in tiles, if there is much."""
-    counts = np.array([len(scene.windows) for scene in scenes])
-    sides = np.minimum([scene.windows.shape for scene in scenes], tile)
-    share = 1 - (counts * sides.prod(axis=1)).sum() / (counts.sum() * tile**2)
-    if share < _MUCH_PADDING:
-        return []
-    return [
-        f"{share:.0%} of the pixels of tiles are padding, as scenes are smaller than the tile of "
-        f"{tile} pixels; `tile` sets another side"
     ]
 
 

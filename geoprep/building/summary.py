@@ -19,7 +19,7 @@ from geoprep.building.scene import Planned
 from geoprep.errors import GeoprepError
 from geoprep.executors.threads import Executor
 from geoprep.grid import SceneWindow
-from geoprep.labels.mask_files import mask_values, read_mask, unlabelled_pixels
+from geoprep.labels.mask_files import read_mask, unlabelled_pixels
 from geoprep.storage.addresses import is_bucket, is_remote
 from geoprep.storage.failures import free_bytes
 from geoprep.storage.places import Files
@@ -268,8 +268,6 @@ def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:
             f"store are road; in cities 5 to 15 % are. Check the labels and {fix}, and build "
             "again with `overwrite`"
         )
-    elif labelled > 0 and roads == 0 and rasters:
-        yield _no_road_in_rasters(plan)
     elif labelled > 0 and roads == 0:
         yield (
             "no road at all: 0 % of the labelled pixels of the store are road. Check the labels, "
@@ -308,20 +306,3 @@ def _unlabelled(plan: Plan, few_background: bool) -> str:
     except GeoprepError:  # rasters that only the workers of a cluster can read
         return ""
     return f"{hidden}. " if hidden else ""
-
-
-def _no_road_in_rasters(plan: Plan) -> str:
-    options, masks = plan.options, _masks(plan)
-    rule = (
-        f"`label_speeds` {options.label_speeds}"
-        if options.label_values is None
-        else f"`label_values` {options.label_values}"
-    )
-    try:
-        found = f": they contain {mask_values(*masks[:_LABELS_LOOKED_AT])}"
-    except GeoprepError:  # rasters that only the workers of a cluster can read
-        found = ""
-    return (
-        f"no road in the labels of the store by {rule}{found}. If that is "
-        "wrong, change the option and build again with `overwrite`"
-    )

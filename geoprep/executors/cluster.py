@@ -110,9 +110,6 @@ class Dask:
                     running.remove(future)
                     try:
                         result = future.result()
-                    except RuntimeError as error:
-                        _refuse_unreadable(error)
-                        raise
                     except KilledWorker as error:
                         raise UsageError(
                             f"several Dask workers died over one task ({_first_line(error)}). See "
@@ -176,15 +173,6 @@ def _versions(told: dict[str, Any]) -> str:
     python = ".".join(str(told["host"].get("python", "")).split(".")[:2])
     packages = [f"{name} {told['packages'].get(name) or 'missing'}" for name in _SAME]
     return ", ".join([f"Python {python}", *packages])
-
-
-def _refuse_unreadable(error: RuntimeError) -> None:
-    """Raise UsageError if a task cannot be unpickled, as by a new worker with other versions."""
-    if "deserialization" in str(error):
-        raise UsageError(
-            "the Dask cluster cannot read the tasks: its scheduler or a new worker has another "
-            "version of geoprep. Install the same versions everywhere, and restart them"
-        ) from error
 
 
 def _first_line(error: BaseException) -> str:

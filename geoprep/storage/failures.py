@@ -134,22 +134,10 @@ def _of_s3(error: Exception, writing_to: str) -> str:
 
 
 def _refusal(writing_to: str) -> str:
-    if not writing_to:
-        return (
-            "access refused. For a private bucket set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
-            "(AWS_SKIP_SIGNATURE=false uses the machine's own role); an object that does not exist "
-            "in a bucket that may not be listed is refused too."
-        )
-    if is_unsigned(bucket_and_key(writing_to)[0]):
-        return (
-            "access refused without credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
-            "of a user who may put, get, list and delete objects there (AWS_SKIP_SIGNATURE=false "
-            "uses the machine's own role)"
-        )
-    key = os.environ.get("AWS_ACCESS_KEY_ID")
-    user = f"the key AWS_ACCESS_KEY_ID={key}" if key else "this machine's role"
+    rights = "put, get, list and delete objects" if writing_to else "get the object"
+    keyless = writing_to and is_unsigned(bucket_and_key(writing_to)[0])
+    refused = "access refused without credentials" if keyless else "access refused"
     return (
-        f"access refused: {user} lacks a permission. A build needs to put, get, list and delete "
-        "objects there (s3:PutObject, s3:GetObject, s3:ListBucket, s3:DeleteObject). Use other "
-        "keys, or another bucket"
+        f"{refused}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of a user who "
+        f"may {rights} there (AWS_SKIP_SIGNATURE=false uses the machine's own role)"
     )

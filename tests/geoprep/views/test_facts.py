@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
-from helpers.factory import PLACES, build_of, plan_of, texture, write_scene
+from helpers.factory import PLACES, build_of, texture, write_scene
 from PIL import Image
 from rich.console import Console
 
@@ -159,14 +159,12 @@ def test_store_without_training_tiles_is_described(tmp_path, sources):
     assert "–" in _printed(facts)
 
 
-def test_pixels_of_several_sizes_are_a_range_and_padding_is_said(tmp_path):
+def test_pixels_of_several_sizes_are_a_range(tmp_path):
     """Of five scenes most have 64 x 64 pixels, so they are tiles; the fine one would need four."""
     utm = PLACES["utm"]
     fine = replace(utm, transform=utm.transform * Affine.scale(0.25))
     sizes = [(f"s{i}", 64, utm) for i in range(3)] + [("fine", 128, fine), ("small", 16, utm)]
     scenes = [write_scene(tmp_path, name, texture(side, side), at) for name, side, at in sizes]
-    notes = " ".join(plan_of(scenes).notes)
-    assert "12% of the pixels of tiles are padding, as scenes are smaller than the tile" in notes
     facts = info(build_of(tmp_path / "x.zarr", scenes))
     assert facts["tile"] == 64
     low, high = facts["gsd_range_m"]
