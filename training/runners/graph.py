@@ -1,7 +1,7 @@
 """The module that predicts: uint8 in, probabilities out. The form that is exported and compiled.
 
-Kernels of `UpConv` and the BatchNorm after it are computed once: a quantiser sees plain weights.
-The last convolution computes two pixels at a time. Any number of windows of any size.
+Kernels include the BatchNorm after them, and those of `UpConv` are computed once: a quantiser sees
+plain weights. The last convolution computes two pixels at a time. Any number and size of windows.
 """
 
 from __future__ import annotations
@@ -12,15 +12,26 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from loaders import Normalize
 from training.checkpoint import ModelInfo
-from training.model.unet import STRIDE, DecoderStep, UNet, UpConv
+from training.model.unet import (
+    STRIDE,
+    BasicBlock,
+    DecoderStep,
+    ResNet34,
+    SmallEncoder,
+    UNet,
+    UpConv,
+)
 
 IMAGE, PROBABILITY = "image", "probability"
 """Names of the input and the output in formats that name them."""
 
 _EXAMPLE = (2, 4 * STRIDE, 6 * STRIDE)
+_NORMS = {"conv1": "bn1", "conv2": "bn2", "up": "up_bn", "mix": "mix_bn"}
+"""Convolutions of the modules of `unet`, and the BatchNorm after each."""
 _MOST_WINDOWS, _MOST_STRIDES = 1024, 1024
 
 
@@ -64,34 +75,39 @@ class PairedHead(nn.Conv2d):
 
 
 def folded(network: nn.Module) -> nn.Module:
-    """Return a copy in which each `UpConv` and its BatchNorm are one convolution; same function."""
-    result = copy.deepcopy(network)
+    """Return a copy in which each convolution and its BatchNorm are one; same function."""
+    result = copy.deepcopy(network).eval()
     if isinstance(result, UNet):
         result.head = PairedHead(result.head)
-    for step in result.modules():
-        if isinstance(step, DecoderStep) and isinstance(step.up, UpConv):
-            kernel, bias = _with_batch_norm(step.up, step.up_bn)
-            inputs, outputs = kernel.shape[:2]
-            up = nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1)
-            up.weight, up.bias = nn.Parameter(kernel), nn.Parameter(bias)
-            step.up, step.up_bn = up, nn.Identity()  # type: ignore[assignment]  # same shapes in and out
-    return result.eval()
+    for module in result.modules():
+        if isinstance(module, BasicBlock | ResNet34 | SmallEncoder | DecoderStep):
+            layers = dict(module.named_children())
+            for name, norm in _NORMS.items():
+                if norm in layers:
+                    setattr(module, name, _with_batch_norm(layers[name], layers[norm]))
+                    setattr(module, norm, nn.Identity())
+            if "downsample" in layers:
+                module.downsample = _with_batch_norm(*layers["downsample"].children())
+    return result
 
 
 @torch.no_grad()
-def _with_batch_norm(up: UpConv, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Return kernel (inputs, outputs, 4, 4) and bias (outputs,) of both layers together."""
-    assert norm.running_var is not None
-    assert norm.running_mean is not None
-    gain = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
-    kernel = up.kernel() * gain[None, :, None, None]
-    return kernel, norm.bias - norm.running_mean * gain
+def _with_batch_norm(layer: nn.Module, norm: nn.Module) -> nn.Module:
+    """Return one convolution that does what both layers do."""
+    assert isinstance(norm, nn.BatchNorm2d)
+    if isinstance(layer, nn.Conv2d):
+        return fuse_conv_bn_eval(layer, norm)
+    assert isinstance(layer, UpConv)
+    outputs, inputs = layer.weight.shape[:2]
+    up = nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1, bias=False).eval()
+    up.weight = nn.Parameter(layer.kernel())
+    return fuse_conv_bn_eval(up, norm, transpose=True)
 
 
 def inference_module(network: nn.Module, info: ModelInfo) -> Probabilities:
     """Return the module to export: uint8 (n, band, y, x) -> fp32 (n, y, x, channel)."""
     module = Probabilities(folded(network), info).eval()
-    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in NativeRunner
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
     return module
 
 
