@@ -89,18 +89,75 @@ class Outlines:
     def polygons(self, chosen: NDArray[np.intp], *, exact: bool = False) -> NDArray[np.object_]:
         """Return areas as polygons of columns and rows; ``exact``: with all of their vertices."""
         counts = np.diff(self.first_ring)[chosen]
-        rings = self.rings[_ranges(self.first_ring[chosen], counts)]
-        vertices = self.vertices[self.corners[_ranges(rings["start"], rings["length"])]]
+        rings = self.rings[ranges(self.first_ring[chosen], counts)]
+        vertices = self.vertices[self.corners[ranges(rings["start"], rings["length"])]]
         ring = np.repeat(np.arange(len(rings)), rings["length"])
         if not exact:
             vertices, ring = vertices[vertices["kept"]], ring[vertices["kept"]]
-        xy = np.column_stack([vertices["x"], vertices["y"]]) + np.array(self.origin, np.float64)
-        shells = np.asarray(shapely.linearrings(xy, indices=ring), object)
-        owner = np.repeat(np.arange(len(chosen)), counts)
-        return np.asarray(shapely.polygons(shells, indices=owner), object)
+        return _shapes(self._xy(vertices), ring, np.repeat(np.arange(len(chosen)), counts))
+
+    def coverage(self, chosen: NDArray[np.intp]) -> Coverage:
+        """Return areas with the numbers of their vertices."""
+        counts = np.diff(self.first_ring)[chosen]
+        rings = self.rings[ranges(self.first_ring[chosen], counts)]
+        face = np.repeat(np.arange(len(chosen), dtype=np.int32), counts)
+        points = self._xy(self.vertices).view(np.complex128)[:, 0]
+        kept = self.vertices["kept"].copy()
+        return Coverage(points, kept, self.corners, rings["start"], rings["length"], face)
+
+    def _xy(self, vertices: NDArray[np.void]) -> NDArray[np.float64]:
+        return np.column_stack([vertices["x"], vertices["y"]]) + np.array(self.origin, np.float64)
 
 
-def _ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+@dataclass(slots=True)
+class Coverage:
+    """Polygons whose rings go along common points."""
+
+    points: NDArray[np.complex128]  # (point,) x + iy
+    kept: NDArray[np.bool_]  # (point,) not removed by simplification
+    corners: NDArray[np.int32]  # (corner,) points along the rings, all of them
+    starts: NDArray[np.int64]  # (ring,) first corner
+    lengths: NDArray[np.int64]  # (ring,) corners
+    faces: NDArray[np.int32]  # (ring,) polygon, ascending; its outer ring comes first
+
+    def polygons(
+        self, rings: NDArray[np.intp], points: NDArray[np.complex128], *, exact: bool = False
+    ) -> NDArray[np.object_]:
+        """Return the polygons of ascending rings with points; ``exact``: with all of them."""
+        corners = self.corners[ranges(self.starts[rings], self.lengths[rings])]
+        ring = np.repeat(np.arange(len(rings)), self.lengths[rings])
+        if not exact:
+            corners, ring = corners[self.kept[corners]], ring[self.kept[corners]]
+        owner = np.cumsum(np.diff(self.faces[rings], prepend=self.faces[rings[:1]]) != 0)
+        return _shapes(points[corners].view(np.float64).reshape(-1, 2), ring, owner)
+
+    def rings_of(self, faces: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the rings of ascending polygons."""
+        first, stop = (np.searchsorted(self.faces, faces, side) for side in ("left", "right"))
+        return ranges(first, stop - first)
+
+
+def coverage_of(exact: NDArray[np.object_], simplified: NDArray[np.object_]) -> Coverage:
+    """Return polygons with the numbers of their points, and those of the same ones simplified."""
+    rings, face = shapely.get_rings(exact, return_index=True)
+    xy, ring = shapely.get_coordinates(rings, return_index=True)
+    around = np.diff(ring, append=-1) == 0  # not where a ring closes
+    points, corners = np.unique(xy.view(np.complex128)[around, 0], return_inverse=True)
+    kept = np.isin(points, shapely.get_coordinates(simplified).view(np.complex128))
+    lengths = np.bincount(ring[around])
+    starts = np.cumsum(lengths) - lengths
+    return Coverage(points, kept, corners.astype(np.int32), starts, lengths, face.astype(np.int32))
+
+
+def _shapes(
+    xy: NDArray[np.float64], ring: NDArray[np.intp], owner: NDArray[np.intp]
+) -> NDArray[np.object_]:
+    """Return polygons by the ring of each coordinate and the polygon of each ring."""
+    shells = np.asarray(shapely.linearrings(xy, indices=ring), object)
+    return np.asarray(shapely.polygons(shells, indices=owner), object)
+
+
+def ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers of ranges, one after another."""
     ends = np.cumsum(counts)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + counts, counts)

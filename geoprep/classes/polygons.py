@@ -23,7 +23,7 @@ from geoprep.classes.class_rasters import (
     raster_files,
     read_prediction,
 )
-from geoprep.classes.outlines import AREA, Outlines, Strip, outlines_of
+from geoprep.classes.outlines import AREA, Coverage, Outlines, Strip, coverage_of, outlines_of
 from geoprep.classes.right_angles import right_angled
 from geoprep.components import connected
 from geoprep.crs import areas_m2
@@ -83,7 +83,7 @@ def polygonize_rasters(
 
     def step(pixels: int) -> None:
         nonlocal done
-        done += pixels
+        done = min(done + pixels, total)  # parts of overlaps count for both
         advance(done, total)
 
     for group in _neighbours(rasters):
@@ -199,18 +199,26 @@ def _polygons(
     if square:  # those around take part: they have walls in common
         made = 2 * pixels > (_LEAST_PIXELS if min_area_m2 is None else min_area_m2 / metres**2)
     numbers = np.flatnonzero(made if square else made & wanted)
-    count = len(numbers) if square else _MOST_POLYGONS
+    if square:  # a larger building leads its neighbours
+        numbers = numbers[np.argsort(-pixels[numbers], kind="stable")]
+        stretch = sorted(one.stretch for one in rasters)[len(rasters) // 2]
+        coverage = outlines.coverage(numbers)
+        del outlines  # of which only the rings are needed
+        xy = coverage.points.view(np.float64).reshape(-1, 2)
+        coverage.points = (_placed(xy, grid.transform) * (stretch, 1)).view(np.complex128)[:, 0]
+        tolerance = sides * unit * stretch**0.5
+        points = right_angled(coverage, ~is_background[numbers], tolerance=tolerance)
     west, south, east, north = np.transpose([raster.grid.bounds for raster in rasters])
     bounds = west.min(), south.min(), east.max(), north.max()
     frames = []
-    for start in range(0, max(len(numbers), 1), max(count, 1)):
-        part = numbers[start : start + count]
-        faces = _mapped(outlines.polygons(part), grid.transform)
-        if square and len(part):
-            exact = _mapped(outlines.polygons(part, exact=True), grid.transform)
-            stretch = sorted(one.stretch for one in rasters)[len(rasters) // 2]
-            buildings, tolerance = ~is_background[part], sides * unit
-            faces = right_angled(faces, exact, buildings, tolerance=tolerance, stretch=stretch)
+    for start in range(0, max(len(numbers), 1), _MOST_POLYGONS):
+        part = numbers[start : start + _MOST_POLYGONS]
+        if square:
+            rings = coverage.rings_of(np.arange(start, start + len(part)))
+            faces = shapely.remove_repeated_points(coverage.polygons(rings, points))
+            faces = shapely.transform(faces, lambda xy: xy / (stretch, 1))
+        else:
+            faces = _mapped(outlines.polygons(part), grid.transform)
         on_ground = shapely.area(faces)
         if crs:
             on_ground = areas_m2(faces, crs, edge=1000 * unit / metres, bounds=bounds)
@@ -296,6 +304,10 @@ class _Union:
         """Return some polygons."""
         return (self.exact if exact else self.simplified)[chosen]
 
+    def coverage(self, chosen: NDArray[np.intp]) -> Coverage:
+        """Return polygons with the numbers of their points."""
+        return coverage_of(self.exact[chosen], self.simplified[chosen])
+
 
 def _union(rasters: Sequence[_Raster], names: Sequence[str], step: Callable[[int], None]) -> _Union:
     """Return the areas of rasters, united where they touch, with common vertices."""
@@ -340,14 +352,19 @@ def _union(rasters: Sequence[_Raster], names: Sequence[str], step: Callable[[int
 def _within(
     shapes: NDArray[np.object_], others: NDArray[np.object_]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the numbers of shapes that lie in others, and of these."""
+    """Return the numbers of shapes that lie in others, and of the first one of these."""
     places = shapely.point_on_surface(shapes)
     shape, other = shapely.STRtree(others).query(places, predicate="intersects")
-    order = np.argsort(shape)
-    return shape[order], other[order]
+    order = np.lexsort((other, shape))
+    shape, first = np.unique(shape[order], return_index=True)
+    return shape, other[order][first]
 
 
 def _mapped(polygons: NDArray[np.object_], transform: Affine) -> NDArray[np.object_]:
+    return np.asarray(shapely.transform(polygons, lambda xy: _placed(xy, transform)), object)
+
+
+def _placed(xy: NDArray[np.float64], transform: Affine) -> NDArray[np.float64]:
     a, b, c, d, e, f = transform[:6]
-    turn, shift = np.array([[a, d], [b, e]]), (c, f)
-    return np.asarray(shapely.transform(polygons, lambda xy: xy @ turn + shift), object)
+    placed: NDArray[np.float64] = xy @ np.array([[a, d], [b, e]]) + (c, f)
+    return placed

@@ -6,8 +6,7 @@ wall between two buildings is moved once, so that they keep touching.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, fields
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -15,6 +14,9 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.components import connected
+
+from geoprep.classes.outlines import Coverage, ranges
+from geoprep.compiled import compiled
 
 Shapes: TypeAlias = NDArray[np.object_]
 Indices: TypeAlias = NDArray[np.intp]
@@ -35,157 +37,287 @@ _ROUNDS: Final = 4
 _WEAK: Final = 1e-6
 """Weight of a step, and squared of a point: they count where no wall does."""
 
+_LINES: Final = 1 << 16
+_WALLS: Final = 1 << 13
+_BUILDINGS: Final = 1 << 14
+"""Lines, walls and buildings that are worked on at once."""
+_BLOCK: Final = 512
+"""Height of a block of walls in tolerances."""
 
-def right_angled(
-    faces: Shapes, exact: Shapes, buildings: Flags, *, tolerance: float, stretch: float = 1.0
-) -> Shapes:
-    """Return polygons whose buildings have right angles where these fit.
+
+def right_angled(coverage: Coverage, buildings: Flags, *, tolerance: float) -> Points:
+    """Return the points of polygons with right angles, where these fit; others are not kept.
 
     A building stays as it is, but for a wall that it shares with one that changes, if it is round
     or oblique, or if right angles would change its area by more than 5 %, lower its IoU with
-    ``exact`` below 0.9, or make it overlap itself or another polygon.
+    its pixels below 0.9, or make it overlap itself or another polygon.
 
     Parameters
     ----------
-    faces
-        Polygons that share the vertices of common edges.
-    exact
-        The same polygons with the edges of pixels.
+    coverage
+        Polygons, simplified; of two buildings that touch, the first one leads.
     buildings
         Which polygons are to have right angles.
     tolerance
-        Distance by which ``faces`` were simplified, about a pixel or more.
-    stretch
-        Length of a unit of x in units of y, such as 0.5 for degrees at a latitude of 60.
+        Distance by which they were simplified, about a pixel or more.
     """
-    faces, exact = (
-        shapely.transform(shapes, lambda xy: xy * (stretch, 1)) for shapes in (faces, exact)
-    )
-    tolerance *= stretch**0.5
-    # A larger building leads its neighbours.
-    order = np.argsort(-shapely.area(exact), kind="stable")
-    faces, exact, active = faces[order], exact[order], buildings[order]
-    walls = _walls(faces, exact, _DEVIATION * tolerance)
-    angles, leaders = _directions(walls, active)
-    active = leaders >= 0
-    areas = shapely.area(exact)
+    lines = _lines(coverage)
+    walls = _walls(coverage, lines, _DEVIATION * tolerance)
+    angles, leaders = _directions(walls, buildings)
+    none, active, right = len(buildings), leaders >= 0, np.ones(len(buildings) + 1, bool)
+    walls, used = _near(walls, np.append(active, False), len(coverage.points))
+    home, places = coverage.points, coverage.points.copy()
+    before = np.full(len(used), np.nan + 0j)
     while True:
-        leader = np.where(active, leaders, len(faces))
-        points, changed = _moved(walls, leader, angles, _SHORTEST * tolerance)
-        corners = np.column_stack([points.real, points.imag])[walls.corners]
-        moved = shapely.set_coordinates(faces.copy(), corners)
-        right = shapely.is_valid(moved)
-        right[right] = shapely.is_empty(shapely.coverage_invalid_edges(moved[right]))
-        wrong = active & ~right
-        own = np.flatnonzero(active & right)
-        new, old = shapely.area(moved[own]), areas[own]
-        common = shapely.area(shapely.intersection(moved[own], exact[own]))
-        wrong[own] = np.abs(new / old - 1) > _MOST_GROWTH
-        wrong[own] |= common < _LEAST_IOU * (new + old - common)
+        leader = np.where(active, leaders, none)
+        points, changed = _moved(
+            walls, home[used], np.append(leader, none), angles, _SHORTEST * tolerance
+        )
+        places[used] = points
+        stale = _with(walls, points != before) | ~right[walls.faces].all(axis=1)
+        before = points
+        ends = points[walls.starts[stale]], points[walls.ends[stale]]
+        _check(coverage, places, right, ends, tolerance)
+        wrong = active & ~right[:-1]
+        own = np.unique(walls.faces[stale]).astype(np.intp)
+        own = own[np.append(active, False)[own] & right[own]]
+        for start in range(0, len(own), _BUILDINGS):
+            part = own[start : start + _BUILDINGS]
+            rings = coverage.rings_of(part)
+            moved, exact = (
+                coverage.polygons(rings, places),
+                coverage.polygons(rings, home, exact=True),
+            )
+            new, old = shapely.area(moved), shapely.area(exact)
+            common = shapely.area(shapely.intersection(moved, exact))
+            wrong[part] = np.abs(new / old - 1) > _MOST_GROWTH
+            wrong[part] |= common < _LEAST_IOU * (new + old - common)
         if not wrong.any():  # but a polygon beside them may be folded
-            folded = walls.corners[~right[walls.face_of_corner]]
-            wrong[walls.face_of_corner[np.isin(walls.corners, folded)]] = True
-            wrong &= active
+            folded = np.zeros(len(used), bool)
+            bad = ~right[walls.faces].all(axis=1)
+            folded[walls.starts[bad]] = folded[walls.ends[bad]] = True
+            beside = np.zeros(none + 1, bool)
+            beside[walls.faces[_with(walls, folded)]] = True
+            wrong = active & beside[:-1]
         if not wrong.any():
             break
         active &= ~wrong
-    touched = np.zeros(len(faces), bool)
-    touched[walls.face_of_corner[changed[walls.corners]]] = True
-    moved = np.where(touched, shapely.coverage_simplify(moved, _TIDY * tolerance), faces)
-    return shapely.transform(moved[np.argsort(order)], lambda xy: xy / (stretch, 1))
+    touched = np.zeros(none + 1, bool)
+    touched[walls.faces[_with(walls, changed)]] = touched[none] = True
+    pieces = lines.pieces[touched[lines.faces].all(axis=1)]
+    _tidy(coverage, pieces, np.flatnonzero(touched[:-1]), places, _TIDY * tolerance)
+    return places
 
 
 @dataclass(frozen=True, slots=True)
+class _Lines:
+    """The edges of polygons from junction to junction, and rings without one."""
+
+    pieces: NDArray[np.int32]  # (line, 4) ring, first corner in it, edges, whether it is free
+    faces: NDArray[np.int32]  # (line, 2) polygons on both sides; their number for none
+
+
+@dataclass(slots=True)
 class _Walls:
     """The outlines of polygons as walls, which are straight but for steps of pixels."""
 
-    points: Points  # (point,) vertices of the polygons
-    corners: Indices  # (corner,) point of each coordinate of the polygons
-    face_of_corner: Indices
     starts: Indices  # (wall,) point
     ends: Indices
     middles: Points  # (wall,) mean along the steps
     moments: Points  # (wall,) second moments about the middle, of which the angle is doubled
-    face: Indices  # (side,) polygon, of the one or two sides of each wall
-    wall: Indices  # (side,)
-    within: Indices  # (inner,) point between the ends of a wall
+    lines: Indices  # (wall,)
+    faces: NDArray[np.int32]  # (wall, 2) as of its line
+    within: Indices  # (inner,) point between the ends of a wall that is kept
     wall_within: Indices  # (inner,)
     share_within: NDArray[np.float64]  # (inner,) of the wall's length from its start
 
 
-def _complex(shapes: Shapes) -> Points:
-    """Return the coordinates of shapes as x + iy."""
-    return shapely.get_coordinates(shapes).view(np.complex128)[:, 0]
+def _lines(coverage: Coverage) -> _Lines:
+    """Return the edges of polygons, each once."""
+    rings = coverage.corners, coverage.starts, coverage.lengths
+    junctions, count = _junctions(*rings, len(coverage.points))
+    pieces, keys = np.empty((count, 4), np.int32), np.empty(count, np.int64)
+    _divide(*rings, junctions, coverage.kept, coverage.points, pieces, keys)
+    _, first, line = np.unique(keys, return_index=True, return_inverse=True)
+    owner = coverage.faces[pieces[:, 0]]
+    faces = np.full((len(first), 2), coverage.faces[-1] + 1, np.int32)
+    is_first = np.zeros(count, bool)
+    is_first[first] = True
+    faces[:, 0] = owner[first]
+    faces[line[~is_first], 1] = owner[~is_first]
+    return _Lines(pieces[first], faces)
 
 
-def _lines(shapes: Shapes) -> Shapes:
-    """Return the edges of polygons, each once, as lines from junction to junction, and rings."""
-    rings = shapely.get_rings(shapes)
-    ring = shapely.get_coordinates(rings, return_index=True)[1]
-    points, corner = np.unique(_complex(rings), return_inverse=True)
-    ends = np.sort(np.column_stack([corner[:-1], corner[1:]])[ring[1:] == ring[:-1]], axis=1)
-    edges = points[np.column_stack(np.divmod(np.unique(ends @ (len(points), 1)), len(points)))]
-    lines = np.asarray(shapely.linestrings(edges.view(np.float64).reshape(-1, 2, 2)))
-    return shapely.get_parts(shapely.line_merge(shapely.multilinestrings(lines)))
+@compiled
+def _junctions(
+    corners: NDArray[np.int32], starts: NDArray[np.int64], lengths: NDArray[np.int64], points: int
+) -> tuple[Flags, int]:
+    """Return where the edges of more than one line meet, and the pieces of rings between these."""
+    before, after = np.full(points, -1, np.int32), np.full(points, -1, np.int32)
+    junctions = np.zeros(points, np.bool_)
+    for ring in range(len(starts)):
+        around = corners[starts[ring] : starts[ring] + lengths[ring]]
+        for at in range(len(around)):
+            here, last, following = around[at], around[at - 1], around[(at + 1) % len(around)]
+            if before[here] < 0:
+                before[here], after[here] = last, following
+            elif (before[here] != last or after[here] != following) and (
+                before[here] != following or after[here] != last
+            ):
+                junctions[here] = True
+    count = 0
+    for ring in range(len(starts)):
+        around = corners[starts[ring] : starts[ring] + lengths[ring]]
+        count += max(1, junctions[around].sum())
+    return junctions, count
 
 
-def _walls(faces: Shapes, exact: Shapes, deviation: float) -> _Walls:
+@compiled
+def _divide(
+    corners: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    junctions: Flags,
+    kept: Flags,
+    points: Points,
+    pieces: NDArray[np.int32],
+    keys: NDArray[np.int64],
+) -> None:
+    """Write the pieces of rings between junctions, and keys, which are equal for both sides."""
+    count = 0
+    for ring in range(len(starts)):
+        around = corners[starts[ring] : starts[ring] + lengths[ring]]
+        first = -1
+        for at in range(len(around)):  # a junction, or the leftmost corner that is kept
+            here, least = around[at], around[first]
+            if junctions[here]:
+                first = at
+                break
+            x, y = points[here].real, points[here].imag
+            before = points[least]
+            if kept[here] and (
+                first < 0 or x < before.real or (x == before.real and y < before.imag)
+            ):
+                first = at
+        free, begin, size = not junctions[around[first]], first, len(around)
+        for end in range(first + 1, first + size + 1):
+            here = around[end % size]
+            if junctions[here] or end == first + size:
+                one = around[begin % size] * np.int64(len(points)) + around[(begin + 1) % size]
+                other = here * np.int64(len(points)) + around[(end - 1) % size]
+                keys[count] = min(one, other)
+                pieces[count, 0], pieces[count, 1] = ring, begin % size
+                pieces[count, 2], pieces[count, 3] = end - begin, free
+                count += 1
+                begin = end
+
+
+def _walls(coverage: Coverage, lines: _Lines, deviation: float) -> _Walls:
     """Return the walls of polygons: lines between junctions, divided by Douglas and Peucker.
 
-    They are divided at vertices of ``faces``, and measured along the pixels of ``exact``.
+    They are divided at vertices of the simplified rings, and measured along all of them.
     """
-    lines, simplified = _lines(exact), _lines(faces)
-    ends = _complex(shapely.simplify(simplified, deviation, preserve_topology=False))
-    way, line = _complex(lines), shapely.get_coordinates(lines, return_index=True)[1]
-    at_end = np.isin(way, ends)
-    for start, stop in pairwise(np.flatnonzero(np.diff(line, prepend=-1, append=-1))):
-        if not at_end[start]:  # a ring, which may begin within a wall
-            turn = start + int(at_end[start:stop].argmax())
-            way[start:stop] = np.append(way[turn:stop], way[start + 1 : turn + 1])
-    points, at = np.unique(way, return_inverse=True)
-    turns = np.isin(points, ends)
+    starts = range(0, len(lines.pieces), _LINES)
+    parts = [_walls_of(coverage, lines, start, deviation) for start in starts]
+    before = np.cumsum([0, *(len(part.starts) for part in parts)])
+    for part, walls in zip(parts, before, strict=False):
+        part.wall_within += walls
+    return _Walls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(_Walls)))
+
+
+def _walls_of(coverage: Coverage, lines: _Lines, start: int, deviation: float) -> _Walls:
+    """Return the walls of some lines, from a first one on."""
+    ring, begin, count, _ = lines.pieces[start : start + _LINES].T.astype(np.int64)
+    line = np.repeat(np.arange(len(ring)), count + 1)
+    step = begin[line] + ranges(np.zeros(len(ring), np.int64), count + 1)
+    at = coverage.corners[coverage.starts[ring][line] + step % coverage.lengths[ring][line]]
+    way, turns = coverage.points[at], coverage.kept[at]
+    turns[turns] = _turns(way[turns], line[turns], deviation)
     inner = line[1:] == line[:-1]
     a, b = at[:-1][inner], at[1:][inner]  # the ends of each edge
-    begins = np.append(True, ~inner) | turns[at]
-    number = (np.cumsum(begins) - 1)[:-1][inner]
-    _, first, wall_of_edge = np.unique(number, return_index=True, return_inverse=True)
-    last = np.append(first[1:], len(a)) - 1
-    lengths = np.abs(points[b] - points[a])
+    begins = turns[:-1][inner]
+    first = np.flatnonzero(begins)
+    wall = np.cumsum(begins) - 1
+    steps, middle = np.diff(way)[inner], (way[1:] + way[:-1])[inner] / 2
+    lengths = np.abs(steps)
     along = np.cumsum(lengths)
     total = np.add.reduceat(lengths, first)
-    steps, middle = points[b] - points[a], (points[a] + points[b]) / 2
     middles = np.add.reduceat(lengths * middle, first) / total
     # Second moments of the edges about the middle: twice the angle of the line that fits best.
-    beside = (middle - middles[wall_of_edge]) ** 2 + steps**2 / 12
+    beside = (middle - middles[wall]) ** 2 + steps**2 / 12
     moments = np.add.reduceat(lengths * beside, first)
-    share = (along - (along - lengths)[first][wall_of_edge]) / total[wall_of_edge]
-    within = np.setdiff1d(np.arange(len(a)), last)
-    rings, face_of_ring = shapely.get_rings(exact, return_index=True)
-    ring = shapely.get_coordinates(rings, return_index=True)[1]
-    around = np.searchsorted(points, _complex(rings))
-    same = ring[1:] == ring[:-1]
-    edges, sides = (
-        np.minimum(start, end) * len(points) + np.maximum(start, end)
-        for start, end in ((a, b), (around[:-1][same], around[1:][same]))
-    )
-    sort = np.argsort(edges)
-    wall = wall_of_edge[sort[np.searchsorted(edges[sort], sides)]]
-    pairs = np.column_stack([wall, face_of_ring[ring[1:][same]]])
-    wall, face = np.unique(pairs, axis=0).T
+    share = (along - (along - lengths)[first][wall]) / total[wall]
+    within = np.flatnonzero(coverage.kept[b] & ~turns[1:][inner])
+    numbers = start + line[:-1][inner][first]
     return _Walls(
-        points=points,
-        corners=np.searchsorted(points, _complex(faces)),
-        face_of_corner=shapely.get_coordinates(faces, return_index=True)[1],
         starts=a[first],
-        ends=b[last],
+        ends=b[np.append(first[1:], len(a)) - 1],
         middles=middles.astype(complex),
         moments=moments.astype(complex),
-        face=face,
-        wall=wall,
+        lines=numbers,
+        faces=lines.faces[numbers],
         within=b[within],
-        wall_within=wall_of_edge[within],
+        wall_within=wall[within],
         share_within=share[within],
     )
+
+
+def _turns(way: Points, line: Indices, deviation: float) -> Flags:
+    """Return which points of lines are ends of walls.
+
+    Equal deviations are decided by the direction of a line: most of its edges go to the right.
+    """
+    first, stop = (
+        np.flatnonzero(np.diff(line, prepend=-1)),
+        np.flatnonzero(np.diff(line, append=-1)),
+    )
+    step = np.diff(way)
+    step[stop[:-1]] = 0
+    right = np.add.reduceat(np.append(_signs(step), 0), first)
+    begin, end = way[first], way[stop]
+    turn = [
+        np.angle(one - two) % (2 * np.pi)
+        for one, two in ((way[first + 1], begin), (way[stop - 1], end))
+    ]
+    tie = np.where(begin == end, turn[1] < turn[0], _signs(end - begin) < 0)
+    is_back = (right < 0) | ((right == 0) & tie)
+    place = np.arange(len(way))
+    place = np.where(is_back[line], first[line] + stop[line] - place, place)
+    shapes = shapely.linestrings(way[place].view(np.float64).reshape(-1, 2), indices=line)
+    ends = shapely.get_coordinates(shapely.simplify(shapes, deviation, preserve_topology=False))
+    return np.isin(way, ends.view(np.complex128)[:, 0])
+
+
+def _signs(steps: Points) -> Indices:
+    """Return 1 for steps to the right, or up, and -1 for others."""
+    x, y = np.sign(steps.real), np.sign(steps.imag)
+    return np.where(x != 0, x, y).astype(np.intp)
+
+
+def _near(walls: _Walls, active: Flags, points: int) -> tuple[_Walls, Indices]:
+    """Return walls of active polygons, and those that end where one of them does; their points."""
+    moved = np.zeros(points, bool)
+    own = active[walls.faces].any(axis=1)
+    moved[walls.starts[own]] = moved[walls.ends[own]] = True
+    near = moved[walls.starts] | moved[walls.ends]
+    inner = near[walls.wall_within]
+    found = {field.name: getattr(walls, field.name) for field in fields(_Walls)}
+    found = {name: a[inner if "within" in name else near] for name, a in found.items()}
+    moved[...] = False
+    names = "starts", "ends", "within"
+    for name in names:
+        moved[found[name]] = True
+    number = np.cumsum(moved, dtype=np.int32) - 1
+    found |= {name: number[found[name]] for name in names}
+    found["wall_within"] = (np.cumsum(near) - 1)[found["wall_within"]]
+    return _Walls(**found), np.flatnonzero(moved)
+
+
+def _with(walls: _Walls, points: Flags) -> Flags:
+    """Return which walls have one of some points at an end or within."""
+    found = points[walls.starts] | points[walls.ends]
+    found[walls.wall_within[points[walls.within]]] = True
+    return found
 
 
 def _directions(walls: _Walls, buildings: Flags) -> tuple[NDArray[np.float64], Indices]:
@@ -195,17 +327,17 @@ def _directions(walls: _Walls, buildings: Flags) -> tuple[NDArray[np.float64], I
     cubes of their lengths, as the angle of a long wall is more certain. A building takes the
     direction of a larger neighbour if they differ by less than 10 degrees.
     """
-    weights = np.abs(walls.moments)
+    weights, none = np.abs(walls.moments), len(buildings)
     fourfold = weights * np.exp(2j * np.angle(walls.moments))
-    total = np.zeros(len(buildings), complex)
-    np.add.at(total, walls.face, fourfold[walls.wall])
-    most = np.bincount(walls.face, weights[walls.wall], len(buildings))
-    angles = np.angle(total) / 4
-    fits = buildings & (np.abs(total) > _LEAST_FIT * most)
-    leaders = np.where(fits, np.arange(len(buildings)), -1)
-    twice = walls.wall[1:] == walls.wall[:-1]
-    pairs = np.column_stack([walls.face[1:], walls.face[:-1]])[twice]
-    for small, large in np.unique(pairs[fits[pairs].all(axis=1)], axis=0):
+    total, most = np.zeros(none + 1, complex), np.zeros(none + 1)
+    for side in walls.faces.T:
+        np.add.at(total, side, fourfold)
+        np.add.at(most, side, weights)
+    angles = np.angle(total[:-1]) / 4
+    fits = np.append(buildings, False) & (np.abs(total) > _LEAST_FIT * most)
+    leaders = np.where(fits[:-1], np.arange(none), -1)
+    pairs = np.sort(walls.faces[fits[walls.faces].all(axis=1)], axis=1)[:, ::-1]
+    for small, large in np.unique(pairs, axis=0):
         apart = angles[small] - angles[leaders[large]]
         apart -= np.round(apart / (np.pi / 2)) * np.pi / 2
         if leaders[small] == small and abs(apart) < _SAME_DIRECTION:
@@ -214,24 +346,23 @@ def _directions(walls: _Walls, buildings: Flags) -> tuple[NDArray[np.float64], I
 
 
 def _moved(
-    walls: _Walls, leader: Indices, angles: NDArray[np.float64], shortest: float
+    walls: _Walls, home: Points, leader: Indices, angles: NDArray[np.float64], shortest: float
 ) -> tuple[Points, Flags]:
     """Return the points with the walls on lines along and across the directions, and which changed.
 
     ``leader`` is the polygon that gives each polygon its direction; their number for those that
-    stay. A wall between two follows the first leader.
+    stay, and for none. A wall between two follows the first leader.
     """
-    none = len(leader)
-    owner = np.full(len(walls.starts), none)
-    np.minimum.at(owner, walls.wall, leader[walls.face])
-    of_point = np.full(len(walls.points), none)
+    none = len(angles)
+    owner = leader[walls.faces].min(axis=1)
+    of_point = np.full(len(home), none)
     for ends in (walls.starts, walls.ends):
         np.minimum.at(of_point, ends, owner)
     axes = np.exp(1j * np.append(angles, 0.0))
     free = (owner < none) & (of_point[walls.starts] == owner) & (of_point[walls.ends] == owner)
     starts, ends, middles = walls.starts[free], walls.ends[free], walls.middles[free]
     middles = middles / axes[owner[free]]
-    turned = walls.points / axes[of_point]
+    turned = home / axes[of_point]
     step = turned[ends] - turned[starts]
     lengths = np.abs(step)
     across = np.abs(step.imag) > np.abs(step.real)
@@ -242,13 +373,113 @@ def _moved(
         y = _levelled(turned.imag, starts, ends, middles.imag, ~across, short, lengths)
         places = x + 1j * y
     changed = of_point < none
-    points = np.where(changed, places * axes[of_point], walls.points)
+    points = np.where(changed, places * axes[of_point], home)
     moves = owner[walls.wall_within] < none
     wall, within = walls.wall_within[moves], walls.within[moves]
     begin, end = points[walls.starts[wall]], points[walls.ends[wall]]
     points[within] = begin + walls.share_within[moves] * (end - begin)
     changed[within] = True
     return points, changed
+
+
+def _check(
+    coverage: Coverage,
+    places: Points,
+    right: Flags,
+    walls: tuple[Points, Points],
+    tolerance: float,
+) -> None:
+    """Write which polygons are right: valid, and without overlaps.
+
+    Those near ``walls``, which are from points to others, are checked in blocks, with the rings
+    whose boxes touch those of walls.
+    """
+    right[...] = True
+    boxes = _boxes(places, coverage.corners, coverage.starts, coverage.lengths)
+    x, y = np.stack([part.real for part in walls]), np.stack([part.imag for part in walls])
+    low = np.column_stack([x.min(axis=0), y.min(axis=0)]) - 2 * tolerance
+    high = np.column_stack([x.max(axis=0), y.max(axis=0)]) + 2 * tolerance
+    order = np.lexsort((low[:, 0], low[:, 1] // (_BLOCK * tolerance)))
+    for start in range(0, len(order), _WALLS):
+        part = order[start : start + _WALLS]
+        near = (boxes[:, :2] <= high[part].max(axis=0)) & (boxes[:, 2:] >= low[part].min(axis=0))
+        rings = np.flatnonzero(near.all(axis=1))
+        around = np.asarray(shapely.box(*low[part].T, *high[part].T), object)
+        rings = rings[np.unique(shapely.STRtree(around).query(shapely.box(*boxes[rings].T))[0])]
+        faces = np.unique(coverage.faces[rings])
+        rings = np.union1d(rings, np.searchsorted(coverage.faces, faces))  # the outer ones
+        shapes = coverage.polygons(rings, places)
+        fine = shapely.is_valid(shapes)
+        fine[fine] = shapely.is_empty(shapely.coverage_invalid_edges(shapes[fine]))
+        right[faces[~fine]] = False
+
+
+@compiled
+def _boxes(
+    points: Points,
+    corners: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Return the least x and y, and the largest ones, of rings."""
+    boxes = np.empty((len(starts), 4))
+    for ring in range(len(starts)):
+        around = points[corners[starts[ring] : starts[ring] + lengths[ring]]]
+        boxes[ring] = around.real.min(), around.imag.min(), around.real.max(), around.imag.max()
+    return boxes
+
+
+def _tidy(
+    coverage: Coverage, pieces: NDArray[np.int32], faces: Indices, places: Points, tolerance: float
+) -> None:
+    """Remove points on straight parts of lines, but where a polygon would not be valid."""
+    kept, rings = coverage.kept.copy(), (coverage.corners, coverage.starts, coverage.lengths)
+    _straighten(*rings, pieces, coverage.kept, places, tolerance**2)
+    for start in range(0, len(faces), _BUILDINGS):
+        part = faces[start : start + _BUILDINGS]
+        shapes = coverage.polygons(coverage.rings_of(part), places)
+        wrong = coverage.rings_of(part[~shapely.is_valid(shapes)])
+        corners = coverage.corners[ranges(coverage.starts[wrong], coverage.lengths[wrong])]
+        coverage.kept[corners] = kept[corners]
+
+
+@compiled
+def _straighten(
+    corners: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    pieces: NDArray[np.int32],
+    kept: Flags,
+    points: Points,
+    limit: float,
+) -> None:
+    """Remove points of lines that form a triangle of a small area with their neighbours."""
+    all_kept = kept.copy()
+    for number in range(len(pieces)):
+        ring, begin, count, free = pieces[number]
+        size = lengths[ring]
+        line = np.array([corners[starts[ring] + (begin + at) % size] for at in range(count + 1)])
+        line = line[kept[line]]
+        before = len(line) + 1
+        while len(line) < before:
+            before = len(line)
+            last = points[line[0]]
+            for at in range(1, before - 1):
+                here, after = points[line[at]], points[line[at + 1]]
+                one, other = here - last, after - last
+                if abs(one.real * other.imag - one.imag * other.real) <= 2 * limit:
+                    kept[line[at]] = False
+                else:
+                    last = here
+            line = line[kept[line]]
+        if free:
+            one, other = points[line[1]] - points[line[0]], points[line[-2]] - points[line[0]]
+            if abs(one.real * other.imag - one.imag * other.real) <= 2 * limit:
+                kept[line[0]] = False
+    for ring in range(len(starts)):  # one that is almost a line stays as it was
+        around = corners[starts[ring] : starts[ring] + lengths[ring]]
+        if kept[around].sum() < 3:
+            kept[around] = all_kept[around]
 
 
 def _levelled(

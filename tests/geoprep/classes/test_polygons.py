@@ -21,6 +21,7 @@ from scipy.ndimage import gaussian_filter
 
 import geoprep as gp
 import geoprep.classes.polygons
+import geoprep.classes.right_angles
 from geoprep.classes.polygons import polygonize_rasters
 from geoprep.cli.commands import cli
 from geoprep.errors import ImageError, UsageError
@@ -344,3 +345,48 @@ def test_strips_are_joined(tmp_path, monkeypatch, square):
     pandas.testing.assert_frame_equal(whole, strips)
     assert done[:2] == [(540, 8400), (1080, 8400)]
     assert done[-1] == (8400, 8400)
+
+
+def test_blocks_of_right_angles_are_one(tmp_path, monkeypatch):
+    """Each block has the neighbours that its walls could overlap."""
+    label = blobs(150, 160, seed=4)
+    label[70:, 60:] = np.where(label[70:, 60:] == 1, 0, label[70:, 60:])
+    path = write(tmp_path / "a.tif", label)
+    whole = gp.polygonize(path, square=True, **ALL)
+    plain = gp.polygonize(path, simplify_m=0.5, **ALL)
+    assert not whole.geometry.geom_equals(plain.geometry).all()
+    for name in ("_LINES", "_WALLS", "_BUILDINGS"):
+        monkeypatch.setattr(geoprep.classes.right_angles, name, 7)
+    monkeypatch.setattr(geoprep.classes.right_angles, "_BLOCK", 20)
+    monkeypatch.setattr(geoprep.classes.polygons, "_MOST_POLYGONS", 5)
+    parts = gp.polygonize(path, square=True, **ALL)
+    pandas.testing.assert_frame_equal(
+        whole.drop(columns="geometry"), parts.drop(columns="geometry")
+    )
+    assert shapely.equals_exact(whole.geometry, parts.geometry, 1e-6).all()
+    assert shapely.coverage_is_valid(parts.geometry.to_numpy())
+
+
+@pytest.mark.parametrize("turn", [0.0, 17.0])
+def test_rasters_that_are_not_aligned_have_no_gaps_and_no_overlaps(tmp_path, turn):
+    """The second one is shifted by parts of a pixel; where they overlap the first one counts."""
+    label = blobs(60, 90, seed=6)
+    place = Affine.translation(4e5, 6e6) @ Affine.rotation(turn) @ Affine.scale(0.5, -0.5)
+    for name, left, top in (("a", 0, 0), ("b", 39.6, 0.3)):
+        moved = place @ Affine.translation(left, top)
+        write(tmp_path / f"{name}.tif", label[:, int(left) :][:, :50], place=moved)
+    for square in (False, True):
+        frame = gp.polygonize(tmp_path, square=square, **ALL)
+        shapes_of = frame.geometry.to_numpy()
+        assert shapely.is_valid(shapes_of).all()
+        assert shapely.coverage_is_valid(shapes_of)
+        whole = [place @ Affine.translation(x, y) for x, y in ((0, 0), (39.6, 0.3))]
+        boxes = [
+            shapely.affinity.affine_transform(
+                shapely.box(0, 0, 50, 60), (m.a, m.b, m.d, m.e, m.c, m.f)
+            )
+            for m in whole
+        ]
+        assert shapely.area(shapes_of).sum() == pytest.approx(
+            shapely.area(shapely.union_all(boxes)), rel=0.01
+        )

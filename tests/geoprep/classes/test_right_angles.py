@@ -18,6 +18,7 @@ from rasterio.features import shapes as outlines
 from shapely.affinity import rotate, translate
 
 import geoprep as gp
+from geoprep.classes.outlines import coverage_of
 from geoprep.classes.right_angles import right_angled
 from geoprep.cli.commands import cli
 
@@ -130,7 +131,11 @@ def test_limits_are_kept_and_neighbours_keep_touching(boxes, angle, background):
     exact, buildings = coverage(shapes)
     exact, buildings = exact[buildings | background], buildings[buildings | background]
     plain = shapely.coverage_simplify(exact, 1.0)
-    square = right_angled(plain, exact, buildings, tolerance=1.0)
+    order = np.argsort(-shapely.area(exact))
+    plain, exact, buildings = plain[order], exact[order], buildings[order]
+    found = coverage_of(exact, plain)
+    places = right_angled(found, buildings, tolerance=1.0)
+    square = found.polygons(np.arange(len(found.faces)), places)
     assert shapely.is_valid(square).all()
     assert shapely.coverage_is_valid(square)
     for number in np.flatnonzero(buildings):
