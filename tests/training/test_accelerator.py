@@ -4,6 +4,8 @@ Each test runs twice: on the CPU, which shows that the test itself works, and ma
 on the accelerator, where there is one. With GEOPREP_TEST_DEVICE=cpu these too run on the CPU.
 """
 
+import shutil
+
 import numpy as np
 import pytest
 import rasterio
@@ -147,10 +149,11 @@ def test_a_checkpoint_of_the_device_opens_on_the_cpu(runs):
 
 @pytest.mark.slow
 def test_a_run_of_the_device_is_resumed_on_the_cpu(runs, tmp_path, capfd):
-    words = ["--resume", runs[1].folder, "--out", tmp_path / "more", "--device", "cpu"]
+    more = shutil.copytree(runs[1].folder, tmp_path / "more")
+    words = ["--resume", more, "--device", "cpu"]
     words += ["--epochs", 2, "--residency", "ram", "--model", SETTINGS["model"], "--quiet"]
     assert main([str(word) for word in words]) == 0
-    assert load(tmp_path / "more" / "last.pt").progress["epoch"] == 2
+    assert load(more / "last.pt").progress["epoch"] == 2
 
 
 def test_predictions_are_within_a_level_of_those_of_the_cpu(runs, device, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -22,28 +21,14 @@ _FILES = (
 
 def folder_of(config: Config) -> Path:
     """Return the folder of the run."""
-    if config.out is None and config.resume is None and not config.stores:
+    if config.resume is not None or config.out is not None:
+        return Path(config.resume or config.out or "")
+    if not config.stores:
         raise UsageError(
             "give at least one store, such as `geoprep fit moscow.zarr`, or a run to "
             "resume: --resume runs/moscow"
         )
-    if config.out is not None:
-        return Path(config.out)
-    return _resumed_folder(config) or Path("runs") / Path(config.stores[0].rstrip("/")).stem
-
-
-def _resumed_folder(config: Config) -> Path | None:
-    """Return the folder of the run to resume, which ``resume`` or a file in it names."""
-    if config.resume is None:
-        return None
-    path = Path(config.resume)
-    return path.parent if path.suffix == ".pt" else path
-
-
-def _resumes_in(config: Config, folder: Path) -> bool:
-    """Return whether a run is resumed in its own folder."""
-    before = _resumed_folder(config)
-    return before is not None and before.resolve() == folder.resolve()
+    return Path("runs") / Path(config.stores[0].rstrip("/")).stem
 
 
 def holds_run(folder: Path) -> bool:
@@ -77,12 +62,14 @@ def check_free(config: Config, lock: RunLock) -> None:
     if (folder / "zarr.json").exists():
         raise UsageError(f"{folder} is a store: choose another folder (`out`)")
     refuse_others(folder, locked=lock.check())
-    if holds_run(folder) and not (config.overwrite or _resumes_in(config, folder)):
+    if config.resume is not None:
+        return
+    if holds_run(folder) and not config.overwrite:
         raise UsageError(
             f"{folder} holds a run: resume it (`resume` {folder}), choose another folder (`out`), "
             "or replace it (`overwrite`)"
         )
-    if config.overwrite and not _resumes_in(config, folder):
+    if config.overwrite:
         weights = (config.init_from, config.encoder_weights)
         inputs = [path for name in weights if name for path in (Path(name), Path(name) / BEST)]
         check_outputs(*_files_of(folder), inputs=inputs, overwrite=True)
@@ -91,16 +78,13 @@ def check_free(config: Config, lock: RunLock) -> None:
 def claim(config: Config, lock: RunLock) -> None:
     """Create and lock the folder of a run, and remove a run that is to be overwritten."""
     folder = lock.folder
-    before, here = _resumed_folder(config), _resumes_in(config, folder)
     lock.take()
     check_free(config, lock)  # again: another run may have finished in it meanwhile
-    if config.overwrite and not here:
+    if config.overwrite and config.resume is None:
         for path in _files_of(folder):
             path.unlink()
             with suppress(OSError):  # files of others stay
                 path.parent.rmdir()
-    if before is not None and not here and (before / BEST).exists():
-        shutil.copyfile(before / BEST, folder / BEST)
     flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
     write_settings(folder / "config.yaml", SECTIONS, flat)
 

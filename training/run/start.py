@@ -146,11 +146,9 @@ def _engine(config: Config) -> Engine:
 def _interrupted(config: Config, folder: Path, number: int) -> str:
     """Return what is left of a run that a signal ended between two checkpoints."""
     name = signal_name(number or signal.SIGINT)
-    before = Path(config.resume) if config.resume else folder
-    for path in (folder, before):
-        if config.writes and (path / LAST).exists():
-            again = _resume_command(config, path)
-            return f"stopped by {name}; the last checkpoint is kept. To resume: {again}"
+    if config.writes and (folder / LAST).exists():
+        again = _resume_command(config, folder)
+        return f"stopped by {name}; the last checkpoint is kept. To resume: {again}"
     return f"stopped by {name} before the first checkpoint: start again with the same command"
 
 
@@ -164,7 +162,7 @@ def _resume_command(config: Config, folder: Path, stores: str = "") -> str:
 
 def _load(resume: Path) -> Checkpoint:
     """Return the checkpoint to resume from."""
-    if resume.suffix != ".pt" and not (resume / LAST).exists():
+    if not (resume / LAST).exists():
         raise UsageError(
             "resume",
             f"{resume}: there is no checkpoint ({LAST}) in this folder. Start a run that "
@@ -176,6 +174,11 @@ def _load(resume: Path) -> Checkpoint:
 def _start_of(given: Mapping[str, Any]) -> _Start:
     """Return the settings of a run, with the checkpoint that they resume."""
     resume = given.get("resume")
+    if resume is not None and given.get("out") is not None:
+        raise UsageError(
+            "`resume` and `out` both name a folder: a run is resumed in its own. Leave out `out`, "
+            "or copy the folder and resume the copy"
+        )
     saved = None if resume is None else on_rank_zero(lambda: _load(Path(resume)))
     if given.get("init_from") is not None:
         other = "resume" if saved is not None else "encoder_weights"
