@@ -168,7 +168,7 @@ def test_nothing_imports_benchmarks():
     ("modules", "heavy"),
     [
         ("geoprep", "rasterio zarr torch pandas geopandas xarray matplotlib numba"),
-        ("geoprep.cli.commands", "numpy rasterio zarr numba torch"),
+        ("geoprep.cli.commands", "numpy rasterio zarr numba torch geoprep.api"),
         ("geoprep.sources.city_scenes", "rasterio obstore numpy"),
         ("geoprep.roads.tracing.vectorization, geoprep.roads.formats.files", "pandas pyogrio"),
         ("geoprep.views, geoprep.views.sheet", "matplotlib rasterio torch rich pyogrio"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,30 @@ GROUP = "geoprep.commands"
 
 
 class CommandGroup(click.Group):
-    """A group of its own commands and those of the entry points."""
+    """A group of its own commands and those of the entry points, imported when they run.
+
+    Parameters
+    ----------
+    modules
+        The module of each own command, which has it under its name.
+    """
+
+    def __init__(self, *arguments: Any, modules: Mapping[str, str], **more: Any) -> None:  # noqa: ANN401 - click's
+        self._modules = modules
+        super().__init__(*arguments, **more)
+
+    @property
+    def commands(self) -> dict[str, click.Command]:
+        """The own commands."""
+        return {name: self._own(name) for name in self._modules}
+
+    @commands.setter
+    def commands(self, given: object) -> None:  # as click does at first
+        pass
+
+    def _own(self, name: str) -> click.Command:
+        command: click.Command = getattr(import_module(self._modules[name]), name.replace("-", "_"))
+        return command
 
     @cached_property
     def _found(self) -> EntryPoints:
@@ -28,13 +52,14 @@ class CommandGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return sorted({*super().list_commands(ctx), *self._found.names})
+        return sorted({*self._modules, *self._found.names})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; None if there is none of this name."""
-        own = super().get_command(ctx, cmd_name)
-        if own is not None or cmd_name not in self._found.names:
-            return own
+        if cmd_name in self._modules:
+            return self._own(cmd_name)
+        if cmd_name not in self._found.names:
+            return None
         command: click.Command = self._found[cmd_name].load()
         return command
 
