@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import google_crc32c
 import numcodecs
@@ -19,9 +19,6 @@ from numcodecs.abc import Codec as Compressor
 from numpy.typing import NDArray
 
 from geoprep.store.schema import FILL_VALUES, Codec, StoreMeta
-
-if TYPE_CHECKING:
-    import zarr
 
 MISSING = np.iinfo(np.uint64).max
 """Offset and length in the index of a chunk that is not in the shard."""
@@ -39,6 +36,8 @@ _CRC32C = {"name": "crc32c"}
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 
 Bytes = NDArray[np.uint8] | bytes
+Sides = Sequence[int]
+Names = Sequence[str]
 
 # One call encodes one chunk. Threads inside blosc would compete with the threads that call it.
 numcodecs.blosc.use_threads = False
@@ -71,21 +70,16 @@ def shard_key(array: str, shard: int) -> str:
 
 
 def array_header(
-    shape: Sequence[int],
-    data_type: str,
-    chunk_shape: Sequence[int],
-    fill: int | str,
-    codecs: Sequence[Any],
-    dims: Sequence[str],
+    shape: Sides, data_type: str, chunks: Sides, fill: int | str, codecs: list[Any], dims: Names
 ) -> dict[str, Any]:
     """Return the metadata of an array as Zarr 3 has it."""
     return {
         "shape": [*shape],
         "data_type": data_type,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*chunk_shape]}},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*chunks]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": fill,
-        "codecs": [*codecs],
+        "codecs": codecs,
         "attributes": {},
         "dimension_names": [*dims],
         "zarr_format": 3,
@@ -94,11 +88,11 @@ def array_header(
     }
 
 
-def table_header(shape: Sequence[int], dtype: str, dims: Sequence[str]) -> dict[str, Any]:
+def table_header(shape: Sides, dtype: str, dims: Names) -> dict[str, Any]:
     """Return the metadata of a table, which is one chunk."""
     values = _LITTLE_ENDIAN if dtype != "uint8" else {"name": "bytes"}
     values = {"name": "vlen-utf8", "configuration": {}} if dtype == "str" else values
-    codecs = (values, _zstd(3), _CRC32C)
+    codecs = [values, _zstd(3), _CRC32C]
     data_type, fill = ("string", "") if dtype == "str" else (dtype, 0)
     return array_header(shape, data_type, [max(1, n) for n in shape], fill, codecs, dims)
 
@@ -151,27 +145,16 @@ class PixelLayout:
 
     def header(self, tiles: int) -> dict[str, Any]:
         """Return the metadata of the array for a number of tiles."""
-        bands = ("band",) if len(self.tile_shape) > 2 else ()
+        shape, chunks = (tiles, *self.tile_shape), (self.shard_tiles, *self.tile_shape)
         shard = {
             "chunk_shape": [1, *self.tile_shape],
             "codecs": [{"name": "bytes"}, _COMPRESSORS[self.codec], _CRC32C],
             "index_codecs": [_LITTLE_ENDIAN, _CRC32C],
             "index_location": "end",
         }
-        return array_header(
-            (tiles, *self.tile_shape),
-            "uint8",
-            (self.shard_tiles, *self.tile_shape),
-            self.fill,
-            [{"name": "sharding_indexed", "configuration": shard}],
-            ("tile", "y", "x", *bands),
-        )
-
-    def matches(self, array: zarr.Array[Any]) -> bool:
-        """Return whether an array's metadata, as zarr reads it, agrees with this layout."""
-        from zarr.core.metadata import ArrayV3Metadata
-
-        return bool(array.metadata == ArrayV3Metadata.from_dict(self.header(array.shape[0])))
+        codecs = [{"name": "sharding_indexed", "configuration": shard}]
+        dims = ("tile", "y", "x", "band")[: len(shape)]
+        return array_header(shape, "uint8", chunks, self.fill, codecs, dims)
 
 
 def pixel_layouts(meta: StoreMeta) -> dict[str, PixelLayout]:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import zarr
-from obstore.exceptions import BaseError
 from zarr.abc.store import ByteRequest
 from zarr.abc.store import Store as ZarrStore
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
@@ -79,13 +78,5 @@ def open_root(location: str) -> zarr.Group:
         else:
             where = _LocalFolder(location, read_only=True)
         where.location = location
-        try:
-            with quiet_zarr():
-                return zarr.open_group(where, mode="r", zarr_format=3)
-        except (OSError, BaseError):
-            raise
-        except Exception as error:  # metadata that is not Zarr's
-            reason = str(error) or type(error).__name__
-            raise StoreError(
-                f"{location}/zarr.json cannot be read: {reason:.200}. {REPAIR}"
-            ) from error
+        with quiet_zarr():
+            return zarr.open_group(where, mode="r", zarr_format=3)
