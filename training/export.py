@@ -83,7 +83,6 @@ class CalibrationOptions:
         None, "Store that the model was trained on; tiles of its train split are used.", "STORE"
     )
     tiles: int = option(100, "Number of tiles.", "N", least=1)
-    seed: int = option(0, "Random seed for choosing the tiles.", "N", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +113,7 @@ def export(options: ExportOptions) -> int:
     tiles: list[Tensor] = []
     if options.calibrate:
         _say(f"reading tiles of {options.calibrate}")
-        tiles = _training_tiles(options.calibrate, info, options.tiles, options.seed)
+        tiles = _training_tiles(options.calibrate, info, options.tiles)
     ranges = tiles if precision == "int8" else []
     record = ExportRecord(
         info=info,
@@ -138,14 +137,14 @@ def export(options: ExportOptions) -> int:
     return Status.DONE
 
 
-def _training_tiles(store: str, info: ModelInfo, count: int, seed: int) -> list[Tensor]:
+def _training_tiles(store: str, info: ModelInfo, count: int) -> list[Tensor]:
     """Return at most ``count`` training tiles in random order, uint8 (1, band, y, x) each."""
     from loaders import BatchLoader
     from training.data import tiles_of
     from training.runners.runner import pad_image
 
     tiles = tiles_of(info, [store])
-    loader = BatchLoader(tiles, 1, shuffle=True, seed=seed, drop_last=False)
+    loader = BatchLoader(tiles, 1, shuffle=True, drop_last=False)
     # The loader reuses its buffers.
     return [pad_image(batch.image).clone() for batch in islice(loader, count)]
 

@@ -13,10 +13,9 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.components import connected
-
 from geoprep.classes.outlines import Coverage, ranges
 from geoprep.compiled import compiled
+from geoprep.components import connected
 
 Shapes: TypeAlias = NDArray[np.object_]
 Indices: TypeAlias = NDArray[np.intp]

@@ -135,7 +135,7 @@ def test_every_format_gives_the_outputs_of_the_checkpoint(export, plain, name):
 
 def test_int8_is_calibrated_on_bytes_of_which_all_are_finite(folder):
     """A single NaN in the calibration of NNCF gives a model of zeros."""
-    tiles = _training_tiles(str(folder / "tiny.zarr"), FACTS, 12, 0)
+    tiles = _training_tiles(str(folder / "tiny.zarr"), FACTS, 12)
     assert len(tiles) == 12
     assert {tile.dtype for tile in tiles} == {torch.uint8}
 
