@@ -70,8 +70,7 @@ class Plan:
         if self.meta.rescale == "city":
             return True
         is_known = parse_rescale(self.meta.rescale) is not None and scene.pixels.all_valid
-        has_raster = scene.label and self.options.raster_rule(scene.label) is not None
-        return self.in_several_shards(scene) and bool(has_raster or not is_known)
+        return self.in_several_shards(scene) and (scene.rule is not None or not is_known)
 
     def in_several_shards(self, scene: Planned) -> bool:
         """Return whether a scene's tiles are in more than one shard."""
@@ -123,6 +122,7 @@ def make_plan(
         planned = Planned(
             *(scene.id, scene.image, label, scene.city, files, scene.opened, failure),
             schema=_schema(cities[scene.city], options),
+            rule=options.raster_rule(label) if label else None,
             labelled=label is not None and not why,
             windows=Windows(shape or usual, tile, options.overlap),
             first_tile=tiles,

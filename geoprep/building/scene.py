@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from geoprep.building.inputs import InputFiles, label_files
 from geoprep.building.options import BuildOptions
@@ -28,6 +28,9 @@ from geoprep.labels.label_options import Schema
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.storage.addresses import shown_address
 from geoprep.texts import counted
+
+if TYPE_CHECKING:
+    from geoprep.labels.raster_rules import RasterRule
 
 TRAIN, VAL, TEST, UNUSED = 0, 1, 2, 3
 
@@ -79,6 +82,7 @@ class Planned(_WithHeader):
     """
 
     schema: Schema  # of the road attributes
+    rule: RasterRule | None  # how its label is read; None: it has none, or one of vectors
     labelled: bool  # whether it counts as labelled where scenes are divided into splits
     windows: Windows  # of the tiles, in pixels of the finest level
     first_tile: int  # row of the first tile in the store's tile table

@@ -107,7 +107,7 @@ def render_scene(
 def _fill(arrays: TilePixels, tiles: SceneTiles, task: ShardTask, record: ShardRecord) -> Outcome:
     """Read and render the tiles: all of a scene at once, else in runs of rows."""
     scene, notes, black = tiles.scene, Counter[str](), 0
-    of_pixels = bool(task.options.classes and scene.label and task.options.raster_rule(scene.label))
+    of_pixels = task.options.classes is not None and scene.rule is not None
     whole = tiles.first, tiles.stop
     mask = None if tiles.surveyed is None else tiles.surveyed.mask_file or ""
     with SceneRows(scene.pixels, scene.inputs, mask) as source:

@@ -77,10 +77,10 @@ def with_mask_failures(plan: Plan, executor: Executor) -> Plan:
     """Return a plan in which scenes fail if their local raster labels do not fit by a pixel."""
 
     def checked(scene: Planned) -> tuple[int, Planned]:
-        rule = plan.options.raster_rule(scene.label) if scene.label else None
-        if scene.label and scene.grid and rule and not (scene.failure or is_remote(scene.label)):
+        label, rule, grid = scene.label, scene.rule, scene.grid
+        if label and rule and grid and not (scene.failure or is_remote(label)):
             try:
-                read_mask(scene.label, rule, scene.grid, _ONE_PIXEL, np.zeros((1, 1), bool))
+                read_mask(label, rule, grid, _ONE_PIXEL, np.zeros((1, 1), bool))
             except GeoprepError as error:
                 scene = replace(scene, failure=str(error))
         return scene.first_tile, scene

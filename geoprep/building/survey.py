@@ -11,13 +11,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.building.journal import BucketJournal, Journal
-from geoprep.building.options import BuildOptions
 from geoprep.building.plan import Plan
 from geoprep.building.records import Outcome, TaskStopped
 from geoprep.building.request import Progress, Report
@@ -84,8 +82,7 @@ def survey(
             limits = _limits(counts[plan.scenes[index].city])
             outcomes[index] = replace(outcome, limits=limits)
     labelled = [index for index, outcome in outcomes.items() if _needs_label(plan, index, outcome)]
-    look = partial(survey_label, options=plan.options)
-    for index, looks in _looks(plan, labelled, executor, look, decided=outcomes):
+    for index, looks in _looks(plan, labelled, executor, survey_label, decided=outcomes):
         outcomes[index] = _with_label(plan, index, outcomes[index], looks)
         if not of_city:
             _note(plan, journal, index, outcomes[index])
@@ -203,9 +200,7 @@ def _decided(
 def _needs_label(plan: Plan, index: int, outcome: Outcome) -> bool:
     """Return whether a scene's label is a raster that several shards read, to look at too."""
     scene = plan.scenes[index]
-    if outcome.status != "ok" or not scene.label or plan.options.raster_rule(scene.label) is None:
-        return False
-    return plan.in_several_shards(scene)
+    return outcome.status == "ok" and scene.rule is not None and plan.in_several_shards(scene)
 
 
 def _with_label(plan: Plan, index: int, outcome: Outcome, looks: Sequence[Seen]) -> Outcome:
@@ -252,17 +247,17 @@ def survey_rows(rows: Rows) -> Seen:
     return Seen(rows, "", replace(total, counts=csr_array(total.counts)))
 
 
-def survey_label(rows: Rows, options: BuildOptions) -> Seen:
+def survey_label(rows: Rows) -> Seen:
     """Return remarks on, or errors of, some rows of a scene's raster label.
 
     Values are errors only where pixels of the image are valid.
     """
     if stopped():
         raise TaskStopped
-    label, grid, valid = rows.scene.label, rows.scene.pixels.grid, None
+    label, rule, grid = rows.scene.label, rows.scene.rule, rows.scene.pixels.grid
     assert label is not None
-    rule = options.raster_rule(label)
     assert rule is not None
+    valid = None
     if rows.mask_file is not None:
         below = slice(rows.first, rows.stop), slice(0, grid.width)
         valid = read_bits(rows.mask_file, grid.width, *below) != 0

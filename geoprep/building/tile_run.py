@@ -118,8 +118,7 @@ def label_tiles(run: TileRun, own: TilePixels, record: ShardRecord) -> dict[str,
                 ys, xs = run.edges(corner, factor)
                 label[: len(ys) - 1, : len(xs) - 1] = BACKGROUND
         return {}
-    rule = run.task.options.raster_rule(scene.label)
-    if rule is None:
+    if (rule := scene.rule) is None:
         with record.stage("labels"):
             outlines, notes = _road_outlines(run.tiles, run.task)
         with record.stage("burn"):
