@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pandas as pd
 import shapely
-from numpy.typing import NDArray
 from shapely.affinity import translate
 
 from geoprep.outputs import check_outputs, require_suffix
 from geoprep.roads.comparison.matching import (
     MOST_OFFSET_M,
-    Matches,
     Offset,
-    Portions,
     matches,
     moved_by,
     offset_between,
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
 
     from geoprep.storage.local_files import StrPath
 
-Floats = NDArray[np.float64]
 
 _COLOURS: Final = {
     "matched": (120, 120, 120),
@@ -138,18 +134,18 @@ def compare_networks(
         area = translate(area, offset.east, offset.north)
     roads = clipped(around, area)
     forth, back = matches(proposal, around, within), matches(roads, proposal, within)
-    found = portions(proposal, forth, within_m=within, least_m=least)
-    known = portions(roads, back, within_m=within, least_m=least)
-    missing = used(subnetwork(found.network, found.unmatched))
-    matched = [_matched(known, back, roads, proposal)]
+    drawn, lacking = portions(proposal, forth, within_m=within, least_m=least)
+    known, alone = portions(roads, back, within_m=within, least_m=least)
+    missing = used(subnetwork(drawn, lacking))
+    matched = [_frame(subnetwork(known, ~alone))]
     if len(other.lines) and len(missing.lines):
         other = clipped(in_crs(other, str(missing.crs)), area)
         forth, back = matches(missing, other, within), matches(other, missing, within)
-        found = portions(missing, forth, within_m=within, least_m=least)
-        known_ways = portions(other, back, within_m=within, least_m=least)
-        matched.append(_matched(known_ways, back, other, missing))
-        missing = used(subnetwork(found.network, found.unmatched))
-    unconfirmed = _frame(subnetwork(known.network, known.unmatched))
+        drawn, lacking = portions(missing, forth, within_m=within, least_m=least)
+        ways, apart = portions(other, back, within_m=within, least_m=least)
+        matched.append(_frame(subnetwork(ways, ~apart)))
+        missing = used(subnetwork(drawn, lacking))
+    unconfirmed = _frame(subnetwork(known, alone))
     layers = pd.concat([layer for layer in matched if len(layer)] or matched[:1])
     layers = layers.reset_index(drop=True)
     return RoadChanges(_frame(missing), unconfirmed, layers, offset, missing)
@@ -165,31 +161,3 @@ def _frame(network: RoadGraph) -> gpd.GeoDataFrame:
     frame = frame.drop(columns=[*network.attributes])
     frame.insert(0, "highway", np.array(kinds, object))
     return frame
-
-
-def _matched(
-    known: Portions, back: Matches, roads: RoadGraph, proposal: RoadGraph
-) -> gpd.GeoDataFrame:
-    frame = _frame(subnetwork(known.network, ~known.unmatched))
-    return frame.assign(**_differences(known, back, roads, proposal))
-
-
-def _differences(
-    known: Portions, back: Matches, roads: RoadGraph, proposal: RoadGraph
-) -> dict[str, NDArray[np.float64]]:
-    """Return the mean distance and difference of speed of the matched portions of a map."""
-    near, count = back.edge >= 0, len(known.unmatched)
-    run = known.run[near]
-    speed = proposal.speed_mph[back.edge[near]] - roads.speed_mph[back.points.edge[near]]
-    given = np.isfinite(speed)
-
-    def mean(values: Floats, of: NDArray[np.int64]) -> Floats:
-        times = np.bincount(of, minlength=count)
-        total = np.bincount(of, weights=values, minlength=count)
-        means = np.divide(total, times, out=np.full(count, np.nan), where=times > 0)
-        return np.asarray(np.round(means[~known.unmatched], 2), np.float64)
-
-    return {
-        "offset_m": mean(back.distance_m[near], run),
-        "speed_difference_mph": mean(speed[given], run[given]),
-    }

@@ -141,8 +141,10 @@ def moved_by(network: RoadGraph, offset: Floats) -> RoadGraph:
     return replace(network, nodes=network.nodes + offset, lines=lines)
 
 
-def portions(network: RoadGraph, found: Matches, *, within_m: float, least_m: float) -> Portions:
-    """Return the parts of roads that match the other network, and those that do not.
+def portions(
+    network: RoadGraph, found: Matches, *, within_m: float, least_m: float
+) -> tuple[RoadGraph, Flags]:
+    """Return a network cut where its roads begin or cease to match, and which parts do not.
 
     1. A part that matches for less than ``least_m`` between two that do not does not either: a
        road that it crosses or touches.
@@ -152,25 +154,14 @@ def portions(network: RoadGraph, found: Matches, *, within_m: float, least_m: fl
     unmatched = ~(found.distance_m <= within_m)
     edge = found.points.edge
     unmatched = _without_short_runs(unmatched, edge, found.step_m, least_m)
-    runs = _runs(unmatched, edge)
-    whole = _cut_at_runs(network, found, runs, unmatched)
-    missing = whole.unmatched
-    alone = subnetwork(replace(whole.network, attributes={}), missing)
+    first = np.unique(_runs(unmatched, edge), return_index=True)[1]
+    parts, missing = _cut_at_runs(network, found, first), unmatched[first]
+    alone = subnetwork(replace(parts, attributes={}), missing)
     if len(alone.lines):
         component = edge_components(alone)
         long = np.bincount(component, weights=alone.length_m) >= least_m
         missing[np.flatnonzero(missing)[~long[component]]] = False
-    return whole
-
-
-@dataclass(frozen=True, slots=True)
-class Portions:
-    """A network cut where its roads begin or cease to match another one."""
-
-    network: RoadGraph
-    edge: Ints  # (portion,): the edge that it is part of
-    run: Ints  # (sample,): the portion that every sample lies on
-    unmatched: Flags  # (portion,)
+    return parts, missing
 
 
 def _runs(flag: Flags, edge: Ints) -> Ints:
@@ -192,9 +183,8 @@ def _without_short_runs(unmatched: Flags, edge: Ints, step_m: Floats, least_m: f
     return unmatched | short[run]
 
 
-def _cut_at_runs(network: RoadGraph, found: Matches, run: Ints, unmatched: Flags) -> Portions:
-    """Return the network with every edge cut between its runs."""
-    first = np.unique(run, return_index=True)[1]
+def _cut_at_runs(network: RoadGraph, found: Matches, first: Ints) -> RoadGraph:
+    """Return the network with every edge cut between its runs, which begin at these samples."""
     owner = found.points.edge[first]
     begin = np.where(
         np.append(True, np.diff(owner) != 0)[: len(first)],
@@ -212,5 +202,4 @@ def _cut_at_runs(network: RoadGraph, found: Matches, run: Ints, unmatched: Flags
         stretch = shapely.length(network.lines[owner[row]]) / network.length_m[owner[row]]
         lines[row] = substring(lines[row], begin[row] * stretch, stop[row] * stretch)
     nodes.append(shapely.get_coordinates(shapely.get_point(lines[cut], -1)))
-    pieces = network.parts(np.concatenate(nodes), ends, lines, owner)
-    return Portions(pieces, owner, run, unmatched[first])
+    return network.parts(np.concatenate(nodes), ends, lines, owner)
