@@ -102,8 +102,11 @@ class Outlines:
         rings = self.rings[ranges(self.first_ring[chosen], counts)]
         face = np.repeat(np.arange(len(chosen), dtype=np.int32), counts)
         points = self._xy(self.vertices).view(np.complex128)[:, 0]
-        kept = self.vertices["kept"].copy()
-        return Coverage(points, kept, self.corners, rings["start"], rings["length"], face)
+        kept, ends = (
+            self.vertices["kept"].copy(),
+            [rings["start"], rings["start"] + rings["length"]],
+        )
+        return Coverage(points, kept, self.corners, np.column_stack(ends), face)
 
     def _xy(self, vertices: NDArray[np.void]) -> NDArray[np.float64]:
         return np.column_stack([vertices["x"], vertices["y"]]) + np.array(self.origin, np.float64)
@@ -116,20 +119,23 @@ class Coverage:
     points: NDArray[np.complex128]  # (point,) x + iy
     kept: NDArray[np.bool_]  # (point,) not removed by simplification
     corners: NDArray[np.int32]  # (corner,) points along the rings, all of them
-    starts: NDArray[np.int64]  # (ring,) first corner
-    lengths: NDArray[np.int64]  # (ring,) corners
+    rings: NDArray[np.int64]  # (ring, 2) first corner, and the first one after it
     faces: NDArray[np.int32]  # (ring,) polygon, ascending; its outer ring comes first
 
     def polygons(
         self, rings: NDArray[np.intp], points: NDArray[np.complex128], *, exact: bool = False
     ) -> NDArray[np.object_]:
         """Return the polygons of ascending rings with points; ``exact``: with all of them."""
-        corners = self.corners[ranges(self.starts[rings], self.lengths[rings])]
-        ring = np.repeat(np.arange(len(rings)), self.lengths[rings])
+        corners, ring = self.corners_of(rings)
         if not exact:
             corners, ring = corners[self.kept[corners]], ring[self.kept[corners]]
         owner = np.cumsum(np.diff(self.faces[rings], prepend=self.faces[rings[:1]]) != 0)
         return _shapes(points[corners].view(np.float64).reshape(-1, 2), ring, owner)
+
+    def corners_of(self, rings: NDArray[np.intp]) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
+        """Return the corners of rings, and the ring of each."""
+        starts, counts = self.rings[rings, 0], np.diff(self.rings[rings])[:, 0]
+        return self.corners[ranges(starts, counts)], np.repeat(np.arange(len(rings)), counts)
 
     def rings_of(self, faces: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the rings of ascending polygons."""
@@ -144,9 +150,9 @@ def coverage_of(exact: NDArray[np.object_], simplified: NDArray[np.object_]) -> 
     around = np.diff(ring, append=-1) == 0  # not where a ring closes
     points, corners = np.unique(xy.view(np.complex128)[around, 0], return_inverse=True)
     kept = np.isin(points, shapely.get_coordinates(simplified).view(np.complex128))
-    lengths = np.bincount(ring[around])
-    starts = np.cumsum(lengths) - lengths
-    return Coverage(points, kept, corners.astype(np.int32), starts, lengths, face.astype(np.int32))
+    ends = np.cumsum(np.bincount(ring[around]))
+    ends = np.column_stack([np.append(0, ends[:-1]), ends])
+    return Coverage(points, kept, corners.astype(np.int32), ends, face.astype(np.int32))
 
 
 def _shapes(

@@ -21,6 +21,8 @@ Shapes: TypeAlias = NDArray[np.object_]
 Indices: TypeAlias = NDArray[np.intp]
 Flags: TypeAlias = NDArray[np.bool_]
 Points: TypeAlias = NDArray[np.complex128]
+Corners: TypeAlias = NDArray[np.int32]
+Rings: TypeAlias = NDArray[np.int64]
 
 # In tolerances, of about a pixel: corners of pixels lie up to 0.7 pixels beside a slanted wall.
 _DEVIATION: Final = 1.25  # of the points of a wall from the line between its ends
@@ -133,72 +135,51 @@ class _Walls:
 
 def _lines(coverage: Coverage) -> _Lines:
     """Return the edges of polygons, each once."""
-    rings = coverage.corners, coverage.starts, coverage.lengths
-    junctions, count = _junctions(*rings, len(coverage.points))
-    pieces, keys = np.empty((count, 4), np.int32), np.empty(count, np.int64)
-    _divide(*rings, junctions, coverage.kept, coverage.points, pieces, keys)
+    pieces, keys = _pieces(coverage.corners, coverage.rings, coverage.kept, coverage.points)
     _, first, line = np.unique(keys, return_index=True, return_inverse=True)
-    owner = coverage.faces[pieces[:, 0]]
+    owner, second = coverage.faces[pieces[:, 0]], np.ones(len(keys), bool)
+    second[first] = False
     faces = np.full((len(first), 2), coverage.faces[-1] + 1, np.int32)
-    is_first = np.zeros(count, bool)
-    is_first[first] = True
-    faces[:, 0] = owner[first]
-    faces[line[~is_first], 1] = owner[~is_first]
+    faces[:, 0], faces[line[second], 1] = owner[first], owner[second]
     return _Lines(pieces[first], faces)
 
 
 @compiled
-def _junctions(
-    corners: NDArray[np.int32], starts: NDArray[np.int64], lengths: NDArray[np.int64], points: int
-) -> tuple[Flags, int]:
-    """Return where the edges of more than one line meet, and the pieces of rings between these."""
-    before, after = np.full(points, -1, np.int32), np.full(points, -1, np.int32)
-    junctions = np.zeros(points, np.bool_)
-    for ring in range(len(starts)):
-        around = corners[starts[ring] : starts[ring] + lengths[ring]]
-        for at in range(len(around)):
-            here, last, following = around[at], around[at - 1], around[(at + 1) % len(around)]
+def _pieces(
+    corners: Corners, rings: Rings, kept: Flags, points: Points
+) -> tuple[Corners, NDArray[np.int64]]:
+    """Return the pieces of rings between junctions, and keys, which are equal for both sides."""
+    before, after = np.full(len(points), -1, np.int32), np.full(len(points), -1, np.int32)
+    junctions = np.zeros(len(points), np.bool_)
+    for start, stop in rings:
+        for at in range(start, stop):
+            here, last = corners[at], corners[at - 1 if at > start else stop - 1]
+            following = corners[at + 1 if at + 1 < stop else start]
             if before[here] < 0:
                 before[here], after[here] = last, following
             elif (before[here] != last or after[here] != following) and (
                 before[here] != following or after[here] != last
             ):
                 junctions[here] = True
-    count = 0
-    for ring in range(len(starts)):
-        around = corners[starts[ring] : starts[ring] + lengths[ring]]
-        count += max(1, junctions[around].sum())
-    return junctions, count
-
-
-@compiled
-def _divide(
-    corners: NDArray[np.int32],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    junctions: Flags,
-    kept: Flags,
-    points: Points,
-    pieces: NDArray[np.int32],
-    keys: NDArray[np.int64],
-) -> None:
-    """Write the pieces of rings between junctions, and keys, which are equal for both sides."""
-    count = 0
-    for ring in range(len(starts)):
-        around = corners[starts[ring] : starts[ring] + lengths[ring]]
-        first = -1
-        for at in range(len(around)):  # a junction, or the leftmost corner that is kept
-            here, least = around[at], around[first]
-            if junctions[here]:
+    size, count = 0, 0
+    for start, stop in rings:
+        size += max(1, junctions[corners[start:stop]].sum())
+    pieces, keys = np.empty((size, 4), np.int32), np.empty(size, np.int64)
+    for ring in range(len(rings)):
+        around = corners[rings[ring, 0] : rings[ring, 1]]
+        first, size = -1, len(around)
+        for at in range(size):  # a junction, or the leftmost corner that is kept
+            place, least = points[around[at]], points[around[first]]
+            if junctions[around[at]]:
                 first = at
                 break
-            x, y = points[here].real, points[here].imag
-            before = points[least]
-            if kept[here] and (
-                first < 0 or x < before.real or (x == before.real and y < before.imag)
+            if kept[around[at]] and (
+                first < 0
+                or place.real < least.real
+                or (place.real == least.real and place.imag < least.imag)
             ):
                 first = at
-        free, begin, size = not junctions[around[first]], first, len(around)
+        free, begin = not junctions[around[first]], first
         for end in range(first + 1, first + size + 1):
             here = around[end % size]
             if junctions[here] or end == first + size:
@@ -209,6 +190,7 @@ def _divide(
                 pieces[count, 2], pieces[count, 3] = end - begin, free
                 count += 1
                 begin = end
+    return pieces, keys
 
 
 def _walls(coverage: Coverage, lines: _Lines, deviation: float) -> _Walls:
@@ -226,10 +208,7 @@ def _walls(coverage: Coverage, lines: _Lines, deviation: float) -> _Walls:
 
 def _walls_of(coverage: Coverage, lines: _Lines, start: int, deviation: float) -> _Walls:
     """Return the walls of some lines, from a first one on."""
-    ring, begin, count, _ = lines.pieces[start : start + _LINES].T.astype(np.int64)
-    line = np.repeat(np.arange(len(ring)), count + 1)
-    step = begin[line] + ranges(np.zeros(len(ring), np.int64), count + 1)
-    at = coverage.corners[coverage.starts[ring][line] + step % coverage.lengths[ring][line]]
+    line, at = _along(coverage, lines.pieces[start : start + _LINES])
     way, turns = coverage.points[at], coverage.kept[at]
     turns[turns] = _turns(way[turns], line[turns], deviation)
     inner = line[1:] == line[:-1]
@@ -259,6 +238,14 @@ def _walls_of(coverage: Coverage, lines: _Lines, start: int, deviation: float) -
         wall_within=wall[within],
         share_within=share[within],
     )
+
+
+def _along(coverage: Coverage, pieces: Corners) -> tuple[Indices, Corners]:
+    """Return the corners along lines, and the line of each of these."""
+    ring, begin, count, _ = pieces.T.astype(np.int64)
+    line = np.repeat(np.arange(len(ring)), count + 1)
+    step = ranges(begin, count + 1) % np.diff(coverage.rings)[ring, 0][line]
+    return line, coverage.corners[coverage.rings[ring, 0][line] + step]
 
 
 def _turns(way: Points, line: Indices, deviation: float) -> Flags:
@@ -394,7 +381,7 @@ def _check(
     whose boxes touch those of walls.
     """
     right[...] = True
-    boxes = _boxes(places, coverage.corners, coverage.starts, coverage.lengths)
+    boxes = _boxes(places, coverage.corners, coverage.rings)
     x, y = np.stack([part.real for part in walls]), np.stack([part.imag for part in walls])
     low = np.column_stack([x.min(axis=0), y.min(axis=0)]) - 2 * tolerance
     high = np.column_stack([x.max(axis=0), y.max(axis=0)]) + 2 * tolerance
@@ -414,40 +401,34 @@ def _check(
 
 
 @compiled
-def _boxes(
-    points: Points,
-    corners: NDArray[np.int32],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-) -> NDArray[np.float64]:
+def _boxes(points: Points, corners: Corners, rings: Rings) -> NDArray[np.float64]:
     """Return the least x and y, and the largest ones, of rings."""
-    boxes = np.empty((len(starts), 4))
-    for ring in range(len(starts)):
-        around = points[corners[starts[ring] : starts[ring] + lengths[ring]]]
+    boxes = np.empty((len(rings), 4))
+    for ring in range(len(rings)):
+        around = points[corners[rings[ring, 0] : rings[ring, 1]]]
         boxes[ring] = around.real.min(), around.imag.min(), around.real.max(), around.imag.max()
     return boxes
 
 
 def _tidy(
-    coverage: Coverage, pieces: NDArray[np.int32], faces: Indices, places: Points, tolerance: float
+    coverage: Coverage, pieces: Corners, faces: Indices, places: Points, tolerance: float
 ) -> None:
     """Remove points on straight parts of lines, but where a polygon would not be valid."""
-    kept, rings = coverage.kept.copy(), (coverage.corners, coverage.starts, coverage.lengths)
-    _straighten(*rings, pieces, coverage.kept, places, tolerance**2)
+    kept = coverage.kept.copy()
+    _straighten(coverage.corners, coverage.rings, pieces, coverage.kept, places, tolerance**2)
     for start in range(0, len(faces), _BUILDINGS):
         part = faces[start : start + _BUILDINGS]
         shapes = coverage.polygons(coverage.rings_of(part), places)
         wrong = coverage.rings_of(part[~shapely.is_valid(shapes)])
-        corners = coverage.corners[ranges(coverage.starts[wrong], coverage.lengths[wrong])]
+        corners, _ = coverage.corners_of(wrong)
         coverage.kept[corners] = kept[corners]
 
 
 @compiled
 def _straighten(
-    corners: NDArray[np.int32],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    pieces: NDArray[np.int32],
+    corners: Corners,
+    rings: Rings,
+    pieces: Corners,
     kept: Flags,
     points: Points,
     limit: float,
@@ -456,8 +437,8 @@ def _straighten(
     all_kept = kept.copy()
     for number in range(len(pieces)):
         ring, begin, count, free = pieces[number]
-        size = lengths[ring]
-        line = np.array([corners[starts[ring] + (begin + at) % size] for at in range(count + 1)])
+        around = corners[rings[ring, 0] : rings[ring, 1]]
+        line = np.array([around[(begin + at) % len(around)] for at in range(count + 1)])
         line = line[kept[line]]
         before = len(line) + 1
         while len(line) < before:
@@ -475,8 +456,8 @@ def _straighten(
             one, other = points[line[1]] - points[line[0]], points[line[-2]] - points[line[0]]
             if abs(one.real * other.imag - one.imag * other.real) <= 2 * limit:
                 kept[line[0]] = False
-    for ring in range(len(starts)):  # one that is almost a line stays as it was
-        around = corners[starts[ring] : starts[ring] + lengths[ring]]
+    for start, stop in rings:  # one that is almost a line stays as it was
+        around = corners[start:stop]
         if kept[around].sum() < 3:
             kept[around] = all_kept[around]
 
