@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from geoprep.roads.network import RoadGraph
 if TYPE_CHECKING:
     import geopandas as gpd
     import networkx as nx
+    from matplotlib.axes import Axes
 
     from geoprep.storage.local_files import StrPath
 
@@ -142,6 +143,26 @@ class RoadNetwork:
 
         check_outputs(path, overwrite=overwrite)
         write_network(self.graph, path)
+
+    def plot(self, ax: Axes | None = None, **style: Any) -> Axes:  # noqa: ANN401 - matplotlib's
+        """Draw the edges coloured by speed with matplotlib; `preview` draws them over an image.
+
+        Parameters
+        ----------
+        ax
+            Axes to draw on. None: a new figure.
+        style
+            As of `geopandas.GeoDataFrame.plot`.
+        """
+        import matplotlib.pyplot as plt
+
+        if ax is None:
+            _, ax = plt.subplots(figsize=(8, 8))
+        if len(edges := self.edges):
+            known = bool(edges["speed_mph"].notna().any())
+            speeds = {"column": "speed_mph", "cmap": "plasma", "legend": True} if known else {}
+            edges.plot(ax=ax, **{"linewidth": 1.5, **speeds, **style})
+        return ax
 
     def __repr__(self) -> str:
         count = f"{len(self):,} edges, {len(self.graph.nodes):,} nodes, {self.length_km:,.1f} km"

@@ -168,3 +168,20 @@ def test_nodata_and_units_of_datasets_and_arrays_count(tmp_path, kind):
     for found in (by_units, by_kind):
         assert len(found) == 2
         assert found.length_km == pytest.approx(0.18, rel=0.03)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_plot_draws_every_edge_on_the_axes_given(known):
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    ends = [[(5e5, 6e6), (500400, 6e6)], [(500400, 6e6), (500400, 6000600)]]
+    lines = gpd.GeoSeries([shapely.LineString(xy) for xy in ends], crs="EPSG:32637")
+    frame = gpd.GeoDataFrame({"speed_mph": [30, 20]} if known else {}, geometry=lines)
+    roads = geoprep.RoadNetwork.from_geopandas(frame)
+    axes = roads.plot(linewidth=3)
+    assert roads.plot(axes) is axes
+    assert [len(drawn.get_segments()) for drawn in axes.collections] == [len(roads), len(roads)]
+    assert axes.collections[0].get_linewidth() == 3
+    assert len(axes.figure.axes) == (3 if known else 1)  # a scale of speeds per call
+    mpl.pyplot.close("all")
