@@ -1,7 +1,6 @@
 """Test that the commands of docs/how-to run, on small files of the layouts they are for."""
 
 import ast
-import json
 import pickle
 import re
 import shlex
@@ -178,7 +177,6 @@ def test_pairs_of_images_and_masks_and_what_is_trained_on_them(tmp_path, follow)
             archive.write(path, path.name)
     assert "3 scenes (3 ok)" in follow("pairs")
     follow("archive")
-    assert not (tmp_path / "set.zarr.source").exists()
     a, b = (StoreReader.open(tmp_path / name) for name in ("pairs.zarr", "set.zarr"))
     np.testing.assert_array_equal(a.image()[...], b.image()[...])
     follow("residency")
@@ -270,13 +268,13 @@ def test_masks_of_speed_bins_made_elsewhere(tmp_path, follow):
         np.testing.assert_array_equal(store.speed()[scene], np.where(bars(number), 26, 0))
 
 
-def test_one_mosaic_and_a_geopackage(tmp_path, follow, run):
+def test_one_mosaic_and_a_geopackage(tmp_path, follow):
     at = place_of(0)
     write_image(tmp_path / "mosaic.tif", photograph(bars(1, 700), 1), at)
     line = [
         shapely.LineString([at.transform * (x, y) for x in (-50, 750)]) for y in (100, 300, 500)
     ]
-    columns = {"fclass": ["primary", "residential", "rail"], "width": [12.0, None, 9.0]}
+    columns = {"fclass": ["primary", "residential", "rail"]}
     frame = geopandas.GeoDataFrame(columns, geometry=line, crs=at.crs)
     frame.to_file(tmp_path / "roads.gpkg")
     follow("mosaic")
@@ -285,9 +283,7 @@ def test_one_mosaic_and_a_geopackage(tmp_path, follow, run):
         [store.speed()[tile][:, 20] for tile in np.flatnonzero(store.tiles.col == 0)]
     )
     counts = np.bincount(column[:700], minlength=256)
-    assert counts[[45, 25]].tolist() == [24, 10]  # 12 m and twice 2.5 m of half a metre
-    facts = json.loads(run("geoprep info mosaic.zarr --json"))
-    assert facts["notes"]["width missing"] == 1
+    assert counts[[45, 25]].tolist() == [10, 10]  # twice 2.5 m of half a metre
     assert "split" in follow("blocks")
     assert set(StoreReader.open(tmp_path / "blocks.zarr").tiles.split.tolist()) == {0, 1}
     follow("dry")
