@@ -28,8 +28,8 @@ def spelled(message: str, names: Mapping[str, str]) -> str:
 
     Examples
     --------
-    >>> spelled("`gsd` and `pixels` both set the resolution", {"gsd": "--gsd"})
-    '--gsd and `pixels` both set the resolution'
+    >>> spelled("`gsd` and `resize` both set the resolution", {"gsd": "--gsd"})
+    '--gsd and `resize` both set the resolution'
     """
     return _PARAMETER.sub(lambda named: names.get(named[1], named[0]), message)
 

@@ -95,7 +95,7 @@ def check_labels(
     )
     # GDAL writes a file beside a compressed tar that it reads labels in.
     own = [file for file in vectors if not is_remote(file) and not file.startswith("/vsitar/")]
-    refuse_points(own[:_LABELS_TRIED], options.speed_rule())
+    refuse_points(own[:_LABELS_TRIED], options.speed_rule(options.schema))
     roads = _open_shared(sources, options)
     outside, notes = [""] * len(scenes), list[str]()
     without_background = options.class_rule and BACKGROUND_NAME not in options.class_rule.names
@@ -127,7 +127,7 @@ def _open_shared(sources: Sequence[SourceScenes], options: BuildOptions) -> Labe
     names = {source.shared_label for source in sources if source.shared_label}
     if len(names) > 1:
         raise UsageError("several label files for all scenes: build a separate store for each")
-    return open_label_file(Path(names.pop()), options.speed_rule()) if names else None
+    return open_label_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None
 
 
 def vector_label_failure(label: str | None, grid: Grid | None) -> str:

@@ -32,14 +32,8 @@ MOST_SHARD_TILES: Final = 10_000
 """Every shard ends in an index of 16 bytes per tile, whose length does not depend on the tiles."""
 
 _NOT_OF_CLASSES: Final = (
-    *("label_values", "label_speeds", "speed_from", "speed_field", "speed_unit"),
+    *("label_values", "label_speeds", "speed_from", "speed_field", "speed_unit", "schema"),
 )
-_FORMER: Final[dict[str, dict[str, str | None]]] = {
-    "gsd": {"resize": None},
-    "speed_unit": {"schema": "auto"},
-    "buffer": {"width_field": None},
-}
-"""Attributes of options that are gone, after that of the one before: stores keep their bytes."""
 
 
 # Options by the heading of the help text that they stand under.
@@ -234,6 +228,9 @@ class ImageOptions:
         "METRES",
         above=0,
     )
+    resize: int | None = _tiles(
+        None, "Resample every scene to a single tile of N x N pixels.", "N", least=1
+    )
     rescale: str = _pixels(
         "auto",
         "Conversion of pixel values to 8 bits: linear between percentiles 2 and 98 of each "
@@ -258,6 +255,12 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         check_options(self, ImageOptions)
+        if self.gsd is not None and self.resize is not None:
+            raise UsageError("`gsd` and `resize` both set the resolution: use one of them")
+        if self.resize is not None and (self.tile is not None or self.overlap):
+            raise UsageError(
+                "resize", "makes one tile of every scene: use it without `tile` and `overlap`"
+            )
         if self.bands is not None:
             text = self.bands if isinstance(self.bands, str) else ",".join(map(str, self.bands))
             object.__setattr__(self, "bands", parse_bands(text))
@@ -383,12 +386,12 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
             return None
         return self.class_rule
 
-    def speed_rule(self, schema: Schema = "auto") -> SpeedRule:
+    def speed_rule(self, schema: Schema) -> SpeedRule:
         """Return how roads with attributes of this schema get their speed."""
         from geoprep.labels.label_options import SpeedRule
 
         given = {field.name: getattr(self, field.name) for field in fields(RoadOptions)}
-        return SpeedRule(**given, schema=schema, classes=self.class_rule)
+        return SpeedRule(**given | {"schema": schema}, classes=self.class_rule)
 
     def to_attrs(self) -> dict[str, Any]:
         """Return the options as plain JSON values, for the store's attributes.
@@ -400,7 +403,8 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
             value = getattr(self, field.name)
             if value != field.default or not field.metadata["option"].sparse:
                 attrs[field.name] = list(value) if isinstance(value, tuple) else value
-            attrs |= _FORMER.get(field.name, {})
+            if field.name == "buffer":
+                attrs["width_field"] = None  # an option of earlier builds, whose bytes stay equal
         if self.classes is not None:
             attrs["classes"] = json.loads(self.classes)
         else:

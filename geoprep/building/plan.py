@@ -121,7 +121,7 @@ def make_plan(
         failure = scene.failure or why or vector_label_failure(scene.label, scene.grid)
         planned = Planned(
             *(scene.id, scene.image, label, scene.city, files, scene.opened, failure),
-            schema=_schema(cities[scene.city]),
+            schema=_schema(cities[scene.city], options),
             rule=options.raster_rule(label) if label else None,
             labelled=label is not None and not why,
             windows=Windows(shape or usual, tile, options.overlap),
@@ -173,6 +173,8 @@ def make_plan(
 
 def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:
     """Return height and width of a scene in pixels of the finest level."""
+    if options.resize is not None:
+        return options.resize, options.resize
     if options.gsd is None:
         return grid.shape
     finest = min(grid.gsd_m())
@@ -188,12 +190,12 @@ def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:
 def _tile_side(shapes: Sequence[tuple[int, int]], bands: int, options: BuildOptions) -> int:
     """Return the side of the tiles of scenes of these shapes."""
     divisor = 2 ** (options.levels - 1)
-    tile = options.tile or auto_tile(shapes, options.overlap, divisor)
+    tile = options.resize or options.tile or auto_tile(shapes, options.overlap, divisor)
     if tile**2 * bands > MOST_TILE_BYTES:
         raise UsageError(
             f"a tile of {tile} x {tile} pixels in {bands} bands has "
             f"{tile**2 * bands / 2**20:,.0f} MiB, more than {MOST_TILE_BYTES >> 20} MiB: use a "
-            "smaller `tile`"
+            "smaller `tile` or `resize`"
         )
     return tile
 
@@ -217,10 +219,10 @@ def _pixel_sizes(scenes: Sequence[Planned]) -> tuple[tuple[float, float], list[s
     ]
 
 
-def _schema(city: str) -> Schema:
-    """Return the schema of the labels of a city; of other labels, their fields tell it."""
-    if city not in CITIES:
-        return "auto"
+def _schema(city: str, options: BuildOptions) -> Schema:
+    """Return the schema of the options or, for auto, that of the city's labels."""
+    if options.schema != "auto" or city not in CITIES:
+        return options.schema
     return "sn3" if CITIES[city].mission == "SN3" else "sn5"
 
 

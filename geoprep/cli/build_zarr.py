@@ -40,6 +40,7 @@ CLOSING = """
 Tiles of a 1300 x 1300 pixel image:
   (default)                 4 tiles of 650 pixels, and the same ground at 325
   --tile 512                9 tiles of 512 pixels; the last row and column overlap others
+  --resize 512              1 tile of 512 pixels, and of 256
   --gsd 0.6 --levels 1      resampled to pixels of 0.6 m, then cut into tiles
 
 Exit status:

@@ -232,6 +232,11 @@ def road_speeds(
             f"{name}: no speed field {' or '.join(rule.fields)}; its fields: {present}. Name one "
             "of them as `speed_field`, or set `speed_from` to attributes"
         )
+    if rule.schema == "osm" and not {"highway", "fclass", "class"} & set(fields):
+        raise LabelError(
+            f"{name}: no field highway, fclass or class, which identify roads in the `schema` "
+            f"osm; its fields: {present}. Set `schema` to auto"
+        )
     infer = _INFER[detect_schema(fields) if rule.schema == "auto" else rule.schema]
     if not has_speeds:
         return [infer(road) for road in roads]

@@ -51,6 +51,9 @@ class RoadOptions:
         None, "Attribute that holds the speed, in `speed_unit`.", "NAME"
     )
     speed_unit: SpeedUnit = _vectors("mph", "Unit of `speed_field`.")
+    schema: Schema = _vectors(
+        "auto", "Names of the road attributes: SpaceNet 3, SpaceNet 5 or OpenStreetMap."
+    )
     buffer: float | None = _vectors(
         None,
         "Half the width of lines in metres, which are widened by it on either side, and the radius "
@@ -88,7 +91,6 @@ class RoadOptions:
 class SpeedRule(RoadOptions):
     """The rule of one vector file: speeds of its features or, with ``classes``, their classes."""
 
-    schema: Schema = "auto"  # of the road attributes
     classes: Classes | None = None
     lines_only: bool = False  # areas are left out, whatever they are
 

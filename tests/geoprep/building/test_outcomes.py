@@ -67,7 +67,7 @@ def damaged_scenes(folder):
 
 
 @pytest.mark.parametrize(
-    "options", [{"tile": 40, "shard_tiles": 5}, {"rescale": "city", "tile": 64}]
+    "options", [{"tile": 40, "shard_tiles": 5}, {"rescale": "city", "resize": 64}]
 )
 def test_a_scene_that_fails_keeps_its_rows_and_names_its_file(tmp_path, options):
     good = row_of_scenes(tmp_path / "scenes", 3, SIDE)

@@ -33,6 +33,8 @@ def image(folder, name, values, place=PLACES["degrees"], **options):
         ({}, 260, (260, 260), 1),
         ({"tile": 130}, 130, (260, 260), 4),
         ({"tile": 100, "overlap": 20}, 100, (260, 260), 9),
+        ({"resize": 96}, 96, (96, 96), 1),
+        ({"resize": 512}, 512, (512, 512), 1),
         ({"gsd": 0.6}, 130, (130, 105), 1),  # degrees: 0.243 x 0.300 m
         ({"gsd": 0.15, "tile": 256}, 256, (519, 421), 6),
     ],
@@ -48,6 +50,7 @@ def test_ground_sample_distance_is_that_of_the_finest_level(tmp_path):
     scenes = row_of_scenes(tmp_path, 2, 260)
     assert plan_of(scenes).meta.gsd_m == pytest.approx((0.2427, 0.2996), abs=1e-4)
     assert plan_of(scenes, gsd=0.6).meta.gsd_m == pytest.approx((0.6, 0.6), rel=0.01)
+    assert plan_of(scenes, resize=130).meta.gsd_m == pytest.approx((0.4854, 0.5993), abs=2e-4)
 
 
 def test_images_of_two_pixel_sizes_are_noted(tmp_path):
@@ -64,6 +67,8 @@ def test_images_of_two_pixel_sizes_are_noted(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"gsd": 0.5, "resize": 256}, "`gsd` and `resize`"),
+        *(({"resize": 256} | one, "`resize`") for one in ({"tile": 128}, {"overlap": 8})),
         *(({"gsd": value}, "`gsd`") for value in (0.0, -1.0, math.nan, math.inf)),
         *(({"bands": value}, "`bands`") for value in ((), (0, 1))),
         ({"max_nodata": 1.1}, "`max_nodata`"),
@@ -72,7 +77,7 @@ def test_images_of_two_pixel_sizes_are_noted(tmp_path):
         ({"val": 0.6, "test": 0.6}, "`val` and `test`"),
         ({"test": -0.1}, "`test` -0.1: must be from 0 to 1"),
         *(({"block_km": value}, "`block_km`") for value in (0.0, math.nan)),
-        *(({name: 0}, f"`{name}`") for name in ("tile", "levels", "shard_tiles")),
+        *(({name: 0}, f"`{name}`") for name in ("tile", "resize", "levels", "shard_tiles")),
         ({"levels": 20}, "`levels` 20"),
         ({"shard_tiles": 10**9}, "`shard_tiles` 1000000000"),
         ({"label_values": "255", "label_speeds": "mph"}, "use one of them"),
@@ -94,6 +99,7 @@ def test_options_out_of_range_are_refused(options, says):
         ({"rescale": "best"}, "`rescale` best"),
         ({"rescale": "900,100"}, "LO below HI"),
         ({"tile": 100_000}, "a tile of 100000 x 100000 pixels in 3 bands"),
+        ({"resize": 100_000}, "a tile of 100000 x 100000 pixels in 3 bands"),
         ({"gsd": 1e-9}, "`gsd` 1e-09"),
         ({"gsd": 1e-4}, "times as fine as the images, whose pixels are 0.243 m"),
     ],

@@ -117,6 +117,8 @@ CASES = {
     "scenes smaller than a tile": {"size": SIZES, "tile": 256},
     "coarser": {"gsd": 0.71, "tile": 32},
     "finer": {"gsd": 0.19, "size": 60, "tile": 40},
+    "resized to less": {"resize": 72},
+    "resized to more": {"resize": 150, "size": 100},
     "two bytes, tiles, coarser": {"dtype": "uint16", "tile": 32, "gsd": 0.55, "overlap": 4},
     "eight bands of two bytes": {"dtype": "uint16", "bands": 8},
     "bands in another order": {"dtype": "uint16", "bands": 8, "chosen": (5, 3, 2)},
@@ -183,7 +185,7 @@ def test_nodata_is_left_out_and_never_reads_as_no_road(tmp_path, kind, options):
     [
         ("degrees", {"tile": 48, "overlap": 7}),
         ("mercator", {"gsd": 0.5, "tile": 32}),
-        ("south_up", {"gsd": 0.7, "tile": 64}),
+        ("south_up", {"resize": 70}),
         ("rotated", {"tile": 48}),
     ],
 )

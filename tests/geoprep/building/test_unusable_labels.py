@@ -79,9 +79,16 @@ def test_points_with_and_without_a_height_in_one_line_are_a_road(labelled, tmp_p
 
 def test_ways_that_no_car_takes_in_the_scene_mean_no_roads(labelled, tmp_path):
     way = HERE | {"properties": {"highway": "footway"}}
-    store = build_of(tmp_path / "a.zarr", [labelled("park", [way])])
+    store = build_of(tmp_path / "a.zarr", [labelled("park", [way])], schema="osm")
     assert store.scenes.status.tolist() == ["ok"]
     assert not store.speed()[...].any()
+
+
+def test_the_tags_of_openstreetmap_asked_of_spacenet_3_fail_the_scene(labelled, tmp_path):
+    scene = labelled("vegas", [HERE])
+    store = build_of(tmp_path / "a.zarr", [scene], schema="osm")
+    assert store.scenes.status.tolist() == ["failed"]
+    assert "no field highway, fclass or class" in store.scenes.reason[0]
 
 
 @pytest.mark.parametrize(
