@@ -6,6 +6,10 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import rasterio
+from rasterio.windows import Window
+
 from geoprep.errors import SourceError
 from geoprep.sources.cities import CITIES, City, get_city
 from geoprep.sources.city_scenes import find_scenes
@@ -64,6 +68,22 @@ def draw_chips(work: Path, kind: str, count: int, size: int, workers: int) -> Ch
     synthesise(folder, city, scenes=count, seed=SEED, size=size, workers=workers)
     origin = f"{count} synthetic {kind} chips of {size} x {size} x 3, LZW"
     return Chips(kind, city, folder, count, origin)
+
+
+def draw_mosaic(path: Path, side: int, dtype: str) -> Path:
+    """Write a tiled GeoTIFF of ``side`` x ``side`` x 3 pixels of half a metre: fields and noise."""
+    rng, top = np.random.default_rng(SEED), {"uint8": 240, "uint16": 3000}[dtype]
+    place = {"crs": "EPSG:32637", "transform": rasterio.Affine(0.5, 0, 4e5, 0, -0.5, 6.2e6)}
+    tiles = {"tiled": True, "blockxsize": 512, "blockysize": 512, "compress": "deflate"}
+    size = {"width": side, "height": side, "count": 3, "dtype": dtype}
+    with rasterio.open(path, "w", driver="GTiff", **size, **place, **tiles) as file:
+        for row in range(0, side, 512):
+            rows = min(512, side - row)
+            fields = rng.integers(1, top, (3, 32, side // 16 + 1)).repeat(16, 1).repeat(16, 2)
+            noise = rng.integers(0, top // 50, (3, rows, side))
+            values = (fields[:, :rows, :side] + noise).astype(dtype)
+            file.write(values, window=Window(0, row, side, rows))
+    return path
 
 
 def find_real_chips(work: Path, source: Path, count: int) -> Chips | None:

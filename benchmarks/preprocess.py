@@ -1,6 +1,7 @@
 """Measure the speed and memory of store builds, compared with a reference pipeline.
 
     python -m benchmarks.preprocess [--chips 64] [--workers 2] [--source DIR] [--quick]
+    python -m benchmarks.preprocess --large --repeats 1
 
 Every build writes to a new folder and is timed from finding the files to the last flush to disk. It
 is compared with only reading the same pixels with the same workers (the upper bound), with another
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import rasterio.shutil
+
 from benchmarks.builds import (
     MIB,
     TimedRun,
@@ -22,7 +25,16 @@ from benchmarks.builds import (
     build_with_reference,
     decode,
 )
-from benchmarks.chips import KINDS, REAL, Chips, draw_chips, find_real_chips, link_chips
+from benchmarks.child import GEOPREP, measure
+from benchmarks.chips import (
+    KINDS,
+    REAL,
+    Chips,
+    draw_chips,
+    draw_mosaic,
+    find_real_chips,
+    link_chips,
+)
 from benchmarks.common import CommonOptions, Result, announce, command, ratios
 from benchmarks.tables import Table, conclude, measured
 from geoprep.options import option
@@ -38,6 +50,13 @@ GROWTH = 1.25
 CITY_CHIPS = (25, 100, 200)
 QUICK_CITY_CHIPS = (2, 10)
 REFERENCE_CHIPS = 8
+LARGE = {
+    "JPEG 2000, uint16, 5,120 x 5,120": ("jp2", 5120, ""),
+    "the same, limits given": ("jp2", 5120, "--rescale 200,3000 --nodata none"),
+    "mosaic, uint8, 12,000 x 12,000": ("tif", 12_000, ""),
+    "mosaic, uint8, 20,000 x 20,000": ("tif", 20_000, ""),
+}
+"""Row of a large image to its suffix, side and options of the build."""
 
 Runs = Mapping[str, list[TimedRun]]
 """Case to its timed runs, one per round."""
@@ -53,12 +72,16 @@ class PreprocessOptions(CommonOptions):
     workers: int = option(2, "Number of threads of a build.", "N", least=1)
     source: Path | None = option(None, "Folder with real chips. Default: shared/data.", "FOLDER")
     size: int = option(1300, "Side of a synthetic chip in pixels.", "PIXELS", least=1)
+    large: bool = option(False, "Measure a JPEG 2000 scene and large mosaics, in place of chips.")
 
 
 @command(PreprocessOptions)
 def main(given: PreprocessOptions) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
     with measured("preprocess", given) as (result, work):
+        if given.large:
+            _measure_large(result, work)
+            return conclude(result, given, tables(result, []))
         kinds = _chips(given, work, result)
         for chips in kinds:
             _measure_rates(result, chips, work / "out.zarr")
@@ -143,6 +166,34 @@ def _measure_memory(result: Result, chips: Chips, work: Path) -> None:
     result.add(f"{kind}.pss.growth", "", growth, at_most=GROWTH, note=note)
 
 
+def _measure_large(result: Result, work: Path) -> None:
+    """Record seconds and memory of commands on one large image."""
+    for number, (row, (name, side, words)) in enumerate(LARGE.items()):
+        side, store = side // 20 if result.settings["quick"] else side, work / f"{number}.zarr"
+        image = work / f"{side}.{name}"
+        if not image.exists():
+            announce(f"drawing {image.name}")
+            dtype, driver = {"jp2": ("uint16", "JP2OpenJPEG"), "tif": ("uint8", "GTiff")}[name]
+            drawn = draw_mosaic(work / "drawn.tif", side, dtype)
+            how = (
+                {"QUALITY": 100, "REVERSIBLE": True}
+                if name == "jp2"
+                else {"TILED": True, "COMPRESS": "LZW"}
+            )
+            rasterio.shutil.copy(drawn, image, driver=driver, **how)
+        build = f"build-zarr --images {image} {words} --workers {result.settings['workers']} --out"
+        for told in (
+            f"{build} {store}",
+            f"preview {store} --out {work}/sheet.png",
+            f"export {store} --scene all --what image --out {work}/exported",
+        ):
+            stage, command_line = told.split()[0], [*GEOPREP, *told.split(), "--overwrite"]
+            for runs in result.turns({f"{row}, {stage}": partial(measure, command_line)}).values():
+                seconds, peaks = zip(*runs, strict=True)
+                result.add(f"{row}.{stage}.seconds", "s", seconds)
+                result.add(f"{row}.{stage}.pss", "MiB", [pss / MIB for pss in peaks])
+
+
 def tables(result: Result, chips: Sequence[Chips]) -> list[Table]:
     """Return the tables of the report."""
     kinds, workers = {part.kind: part.kind for part in chips}, result.settings["workers"]
@@ -158,7 +209,13 @@ def tables(result: Result, chips: Sequence[Chips]) -> list[Table]:
     names = [name.rpartition(".") for name in result.figures]
     peaks = {start: start for start, _, _ in names if start.endswith(".pss")}
     sizes = {end: end for start, _, end in names if start in peaks and end.isdigit()}
+    large = {
+        f"{name}, {unit}": f"{name}.{figure}"
+        for name in ("build-zarr", "preview", "export")
+        for unit, figure in (("s", "seconds"), ("MiB", "pss"))
+    }
     return [
+        Table("Large images", {row: row for row in LARGE}, large),
         Table(f"Rates, {workers} workers, chips/s", kinds, rates),
         Table("Rate of a build over other rates", kinds, shares),
         Table("MB per chip, and zstd's rate over lz4's", kinds, codecs),

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.builds import build_store, decode
 from benchmarks.chips import KINDS, draw_chips, link_chips
-from benchmarks.preprocess import main
+from benchmarks.preprocess import LARGE, main
 from benchmarks.reference import prepare_chip
 from geoprep.building.options import BuildOptions
 from geoprep.building.plan import make_plan
@@ -74,4 +74,17 @@ def test_a_quick_run_records_and_prints_everything(tmp_path, capsys, monkeypatch
     said = capsys.readouterr().out
     for title in ("Rates", "decoding alone", "MB per chip", "Peak PSS"):
         assert title in said
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.json"]
+
+
+@pytest.mark.slow
+def test_a_quick_run_of_large_images_records_each_command(tmp_path, capsys, monkeypatch):
+    record = tmp_path / "p.json"
+    monkeypatch.setattr("benchmarks.preprocess.LARGE", dict([*LARGE.items()][:2]))
+    given = ["--large", "--quick", "--repeats", "1", "--work", str(tmp_path)]
+    assert main([*given, "--json", str(record)]) == 0
+    figures = json.loads(record.read_text())["figures"]
+    assert len(figures) == 2 * 3 * 2
+    assert all(figure["median"] > 0 for figure in figures.values())
+    assert "Large images" in capsys.readouterr().out
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.json"]
