@@ -271,8 +271,8 @@ class ExportTarget:
     scenes: tuple[str, ...] = option(
         (),
         "Scene id, or its end such as chip12, or all.",
-        "NAME|all",
-        flag="--scene",
+        "NAME[,NAME]|all",
+        flag="--scene --scenes",
     )
     by: Literal["scene", "tile"] | None = option(
         None,

@@ -87,11 +87,15 @@ preview = RecordCommand(
 
 
 def _export(given: dict[str, Any]) -> None:
-    store, out, names = given.pop("store"), given.pop("out"), given.pop("scenes", ())
+    store, out, texts = given.pop("store"), given.pop("out"), given.pop("scenes", ())
+    several = any("," in text for text in texts)  # an id may have a comma too
+    ids = set(map(str, geoprep.open_store(store).reader.scenes.id)) if several else set()
+    lists = ([text] if text in ids else text.split(",") for text in texts)
+    names = [name.strip() for one in lists for name in one]
     by, quiet = given.pop("by", None), given.pop("quiet", False)
     if bool(names or given.get("split")) == (by is not None):
         raise UsageError(
-            "give one of --scene NAME (or all), --split and --footprints scene; `geoprep "
+            "give one of --scenes NAME (or all), --split and --footprints scene; `geoprep "
             "export-model` exports a model"
         )
     if by is not None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -163,13 +164,22 @@ def test_all_scenes_are_exported_at_once_and_out_of_an_archive(geoprep, scenes, 
     packed = ["--images", "in.tar.gz", "--labels", "in.tar.gz!/in/*.geojson"]
     said = geoprep("build-zarr", *packed, "--out", "a.zarr", "--quiet").err
     assert said.count("unpacked into") == 1
-    files = geoprep("export", "a.zarr", "--scene", "all", "--out", "maps").out
+    files = geoprep("export", "a.zarr", "--scenes", "all", "--out", "maps").out
     assert len(files.splitlines()) == 4
     assert len(list((tmp_path / "maps").glob("*.tif"))) == 4
-    both = ("--scene", "quay_0", "--scene", "quay_1", "--out", "m.tif")
+    both = ("--scenes", "quay_0,quay_1", "--out", "m.tif")
     assert "Give a folder for several scenes" in geoprep("export", "a.zarr", *both, status=2).err
     chosen = ("--scene", "quay_1", "--footprints", "tile", "--out", "b.zarr")
     assert "give one of --scene" in geoprep("export", "a.zarr", *chosen, status=2).err
+
+
+def test_an_id_with_a_comma_names_one_scene(geoprep, scenes, tmp_path):
+    folder = tmp_path / "north, east"
+    folder.mkdir()
+    shutil.copy(next(scenes.glob("*.tif")), folder / "left, right.tif")
+    geoprep("build-zarr", "--images", folder, "--out", "a.zarr", "--quiet")
+    out = geoprep("export", "a.zarr", "--scene", "left, right", "--out", "m.tif").out
+    assert (tmp_path / "m.tif").exists() or "m_" in out
 
 
 def test_a_build_prints_how_values_were_stretched(geoprep, tmp_path, monkeypatch):
@@ -211,4 +221,12 @@ def test_the_scenes_of_a_split_are_exported(geoprep, scenes, tmp_path):
     said = geoprep(
         "export", "a.zarr", "--split", "val", "--scene", "quay_1", "--out", "m", status=2
     )
-    assert "--scene and --split both choose scenes" in said.err
+    assert "--scenes and --split both choose scenes" in said.err
+
+
+def test_a_long_list_of_scenes_is_no_name_of_a_model(geoprep, scenes, tmp_path):
+    """A store is a store by what it holds."""
+    geoprep("build-zarr", "--images", scenes, "--out", "a.pt", "--quiet")
+    names = f"quay_0,{' ' * 260}quay_1"
+    geoprep("export", "a.pt", "--scene", names, "--out", "maps")
+    assert (tmp_path / "maps" / "quay_1.tif").is_file()
