@@ -19,6 +19,7 @@ from geoprep.building.scene import Planned
 from geoprep.errors import GeoprepError
 from geoprep.executors.threads import Executor
 from geoprep.grid import SceneWindow
+from geoprep.imagery.rescale import MOST_AT_ENDS
 from geoprep.labels.mask_files import read_mask, unlabelled_pixels
 from geoprep.storage.addresses import is_bucket, is_remote
 from geoprep.storage.failures import free_bytes
@@ -40,8 +41,6 @@ _LABELS_LOOKED_AT: Final = 8
 _ONE_PIXEL: Final = SceneWindow(0, 0, 1, 1)
 _HIGH_ROAD_SHARE: Final = 0.4
 """No city has as much road: areas that are no roads were probably taken for them."""
-_MOST_AT_ENDS: Final = 0.95
-"""Share of values that are 1 or 255 above which limits do not suit the images."""
 _FLAT: Final = 0.33
 """A scene has little contrast below this share of the median scene's."""
 _FEW_SHADES: Final = 8
@@ -202,7 +201,7 @@ def black_pixels(
 def _end_warnings(plan: Plan, ends: int, values: int) -> Iterator[str]:
     """Yield a warning if nearly all values of the store are at the ends of fixed limits."""
     rule = plan.meta.rescale
-    if rule in ("scene", "none") or ends <= _MOST_AT_ENDS * values:
+    if rule in ("scene", "none") or ends <= MOST_AT_ENDS * values:
         return
     units = next((s.opened.units for s in plan.scenes if s.opened and s.opened.units), ())
     unit = f", in the unit of bands with scale and offset {units[0]}" if units else ""

@@ -13,6 +13,9 @@ from geoprep.imagery.wide import BINS, wide_percentiles
 PERCENTILES = (2.0, 98.0)
 """Percentiles of a band that become black and white, from CRESI's create_8bit_images."""
 
+MOST_AT_ENDS = 0.95
+"""Share of stretched values that are 1 or 255 above which limits do not suit the images."""
+
 SIZES = {"uint8": 256, "uint16": 65536}
 """Number of values of each dtype that is mapped by a table."""
 

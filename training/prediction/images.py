@@ -41,8 +41,6 @@ READ_BYTES = 48 << 20
 """Bytes of decoded pixels from which bytes of the model's grid are made at a time."""
 _MOST_COUNTED = 64_000_000
 """Pixels of an image above which its limits are those of a sample of its rows."""
-MOST_AT_ENDS = 0.95
-"""Share of stretched values that are 1 or 255 above which limits do not suit an image."""
 _COUNTED_ROWS = 512
 """Rows that are counted at a time: a row of blocks of most large images."""
 

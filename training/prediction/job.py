@@ -21,6 +21,7 @@ from geoprep.errors import GeoprepError, UsageError
 from geoprep.executors.threads import Threads, stopped
 from geoprep.imagery.description import NOTHING_STATED
 from geoprep.imagery.headers import describe
+from geoprep.imagery.rescale import MOST_AT_ENDS
 from geoprep.outputs import check_outputs, require_suffix
 from geoprep.roads.names import scene_key
 from geoprep.sources.own_images import images_and_labels
@@ -35,7 +36,7 @@ from geoprep.views.geotiff import write_sidecar
 from loaders import has_streams
 from training.engine.host import keep_memory
 from training.prediction.device_check import DeviceError
-from training.prediction.images import MOST_AT_ENDS, ImageSource, inspect_image
+from training.prediction.images import ImageSource, inspect_image
 from training.prediction.journal import BusyError, locked, remove_leftover
 from training.prediction.overlay import write_overlay, write_style
 from training.prediction.predict_options import PredictOptions, limits_note
