@@ -33,11 +33,11 @@ def read_root(location: str) -> dict[str, Any]:
         )
     lacks = f"{location} is not a Zarr store: it has no zarr.json. Check the path or address"
     try:
-        root: dict[str, Any] = json.loads(_read(location, "zarr.json", lacks))
-        if (root["zarr_format"], root["node_type"]) != (3, "group"):
+        root: dict[str, Any] = dict(json.loads(_read(location, "zarr.json", lacks)))
+        if (root.get("zarr_format"), root.get("node_type")) != (3, "group"):
             raise ValueError("it is not that of a group of Zarr 3")
         return {"attributes": {}} | root
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError) as error:
         raise StoreError(
             f"{location}/zarr.json cannot be read: {error!s:.200}. {REPAIR}"
         ) from error
