@@ -100,6 +100,15 @@ SETS = {
         build={"classes": "background=0,building=1"},
         train={"crop": 128, "loss": "ce-dice"},
     ),
+    "banepa": RealSet(
+        source="github.com/hotosm/fAIr-models, data/sample/train: OpenAerialMap, drone, Nepal, 48 "
+        "tiles with their .aux.xml; polygons of OpenStreetMap (ODbL)",
+        images="banepa/OAM-*.tif",
+        labels="banepa/osm_features_ac7e343eb1faacd2.geojson",
+        test=("banepa/OAM-38669[45]-*.tif",),
+        build={"classes": "building", "resize": 256},
+        train={"crop": 128, "loss": "ce-dice"},
+    ),
     "water": RealSet(
         source="github.com/shahed137003/Water-Segmentation-project 3db152b9, data: reflectance, 30 "
         "m, int16, 306 places; its labels as masks",
