@@ -43,26 +43,31 @@ def given_splits(path: str, scenes: Sequence[Planned]) -> list[tuple[int, ...]]:
 def _splits_by_area(path: str, scenes: Sequence[Planned]) -> list[tuple[int, ...]]:
     """Return the split of the area that contains the centre of each tile.
 
-    A tile that also intersects an area of another split is unused. Tiles in no area, and scenes
-    that are not georeferenced, get the rest.
+    A tile that reaches further than a pixel into an area of another split is unused. Tiles in no
+    area, and scenes that are not georeferenced, get the rest.
     """
-    areas, rest = _read_areas(path)
+    areas, crs, rest = _read_areas(path)
     result = []
     for scene in scenes:
         splits = np.full(len(scene.windows), rest)
         if scene.target is not None and scene.target.georeferenced:
-            ground = tile_outlines(scene.target, scene.windows)
+            near = scene.target.areas_near(areas, crs)
+            shapely.prepare(near)
+            ground = _outlines(scene.target, scene.windows)
             centres = shapely.centroid(ground)
-            for split, area in enumerate(areas):
+            for split, area in enumerate(near):
                 splits[shapely.covers(area, centres)] = split
-            for split, area in enumerate(areas):
+            for split, area in enumerate(near):
                 splits[shapely.intersects(area, ground) & (splits != split)] = UNUSED
         result.append(tuple(splits.tolist()))
     return result
 
 
-def _read_areas(path: str) -> tuple[NDArray[np.object_], int]:
-    """Return areas in degrees by split, of polygons with an attribute ``split``; and the rest's."""
+def _read_areas(path: str) -> tuple[NDArray[np.object_], str, int]:
+    """Return areas by split, of polygons with an attribute ``split``; their CRS; the rest's split.
+
+    They are in the CRS of the file.
+    """
     from geoprep.labels.vector_files import VectorFile  # imports pyogrio
 
     try:
@@ -81,10 +86,9 @@ def _read_areas(path: str) -> tuple[NDArray[np.object_], int]:
         )
     names = [str(attributes[COLUMN]) for attributes in features.attributes]
     splits = np.array(_split_numbers(names, path))[features.feature]
-    areas = reproject(shapely.make_valid(features.shapes), features.crs, LONLAT)
+    areas = shapely.make_valid(features.shapes)
     unions = np.array([shapely.union_all(areas[splits == s]) for s in range(len(SPLITS))])
-    shapely.prepare(unions)
-    return unions, _rest(splits.tolist())
+    return unions, features.crs, _rest(splits.tolist())
 
 
 def _read_scene_list(path: str) -> list[dict[str, str]] | None:
@@ -183,20 +187,25 @@ def _split_numbers(names: Sequence[str], path: str) -> list[int]:
     return [SPLITS.index(name) for name in cleaned]
 
 
-def tile_outlines(grid: Grid, windows: Windows, inset: float = 0.0) -> NDArray[np.object_]:
+def tile_outlines(grid: Grid, windows: Windows) -> NDArray[np.object_]:
     """Return the outlines of tiles without padding, polygons in longitude and latitude.
 
-    They are smaller by ``inset`` pixels on every side.
+    They are smaller by a pixel on every side, since neighbours may share a row of pixels.
     """
-    first = np.array(windows.corners, np.float64)
-    last = np.minimum(first + windows.side, grid.shape)
-    insets = np.minimum(inset, (last - first) / 2)
-    (top, left), (bottom, right) = (first + insets).T, (last - insets).T
-    corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
-    rings = grid.to_xy(np.moveaxis(np.array(corners), 2, 0))  # (tile, corner, x and y)
-    outlines = reproject(np.asarray(shapely.polygons(rings), object), grid.crs, LONLAT)
+    outlines = reproject(_outlines(grid, windows), grid.crs, LONLAT)
     lonlat = shapely.get_coordinates(outlines).reshape(len(outlines), -1, 2)
     lon = lonlat[..., 0]
     lon[(np.ptp(lon, axis=1, keepdims=True) > 180) & (lon < 0)] += 360  # across 180 degrees
     result: NDArray[np.object_] = shapely.set_coordinates(outlines.copy(), lonlat.reshape(-1, 2))
     return result
+
+
+def _outlines(grid: Grid, windows: Windows) -> NDArray[np.object_]:
+    """Return the same outlines in the CRS of the grid."""
+    first = np.array(windows.corners, np.float64)
+    last = np.minimum(first + windows.side, grid.shape)
+    insets = np.minimum(1, (last - first) / 2)
+    (top, left), (bottom, right) = (first + insets).T, (last - insets).T
+    corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
+    rings = grid.to_xy(np.moveaxis(np.array(corners), 2, 0))  # (tile, corner, x and y)
+    return np.asarray(shapely.polygons(rings), object)

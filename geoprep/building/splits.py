@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Final
 
 import numpy as np
 import shapely
@@ -20,9 +19,6 @@ from geoprep.components import connected
 from geoprep.crs import METRES_PER_DEGREE, to_lonlat
 from geoprep.grid import Grid, Windows
 from geoprep.store.schema import SPLIT_NAMES
-
-_INSET: Final = 1.0
-"""Pixels cut off every side before outlines are compared: neighbours may share a row of pixels."""
 
 Splits = list[tuple[int, ...]]
 """Split of every tile, by scene. Larger numbers hold more: TEST over VAL over TRAIN."""
@@ -319,7 +315,7 @@ def _without_shared_ground(
 
 def _outlines(scene: Planned, windows: Windows) -> NDArray[np.object_]:
     assert scene.target is not None  # the callers leave others out
-    return tile_outlines(scene.target, windows, _INSET)
+    return tile_outlines(scene.target, windows)
 
 
 def _intersecting(outlines: NDArray[np.object_]) -> NDArray[np.intp]:

@@ -130,6 +130,23 @@ def test_areas_assign_tiles_to_splits(mosaic, tmp_path):
     assert (by_row[280], by_row[400]) == (UNUSED, TRAIN)
 
 
+def test_areas_along_the_edges_of_tiles_leave_no_tile_out(mosaic, tmp_path):
+    boxes = [("train", 0, 0, 200, 480), ("val", 200, 0, 320, 480), ("test", 320, 0, 400, 480)]
+    areas = write_areas(tmp_path / "a.geojson", UTM, boxes)
+    (scene,) = plan_of([mosaic], split_file=areas, tile=40).scenes
+    expected = [TRAIN if c < 200 else VAL if c < 320 else TEST for _, c in scene.windows]
+    assert list(scene.splits) == expected
+
+
+def test_areas_on_the_other_side_of_180_degrees(tmp_path):
+    place = Place("EPSG:4326", Affine(3e-6, 0, 179.9997, 0, -3e-6, -16.5))
+    scene = write_scene(tmp_path, "m", texture(200, 200), place)
+    ring = [(-180, -17), (-179, -17), (-179, -16), (-180, -16), (-180, -17)]
+    areas = write_features(tmp_path / "a.geojson", [feature([ring], "Polygon", split="val")])
+    (planned,) = plan_of([scene], split_file=str(areas), tile=100).scenes
+    assert list(planned.splits) == [TRAIN, VAL, TRAIN, VAL]
+
+
 def test_areas_count_as_input_and_not_by_their_path(mosaic, tmp_path):
     box = [("val", 0, 0, 200, 480)]
     (tmp_path / "x").mkdir()
