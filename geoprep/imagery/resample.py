@@ -11,6 +11,9 @@ from geoprep.imagery import kernels
 from geoprep.imagery.decoding import ImageWindow
 from geoprep.imagery.wide import is_held_wide, stretch
 
+_MEANS_BYTES = 4 << 20
+"""Bytes of averages of rows that are mapped at a time."""
+
 
 def pixel_edges(
     start: int, count: int, step: int, scale: float, length: int
@@ -48,12 +51,16 @@ def render(
         else:
             kernels.map_pixels(values, valid, bands, window, tables, out, out_valid)
         return
-    means = np.empty((height, width, len(bands)), np.float64)
-    kernels.area_means(values, valid, bands, ys, xs, means, out_valid)
-    if is_held_wide(values):
-        out[:height, :width] = stretch(means, tables) * (out_valid[:height, :width, None] != 0)
-    else:
-        kernels.map_means(means, out_valid, bands, tables, out)
+    rows = max(1, _MEANS_BYTES // (8 * width * len(bands)))
+    means = np.empty((min(rows, height), width, len(bands)), np.float64)
+    for top in range(0, height, rows):
+        some = means[: height - top]
+        image, known = out[top : top + len(some)], out_valid[top : top + len(some)]
+        kernels.area_means(values, valid, bands, ys[top : top + rows + 1], xs, some, known)
+        if is_held_wide(values):
+            image[:, :width] = stretch(some, tables) * (known[:, :width, None] != 0)
+        else:
+            kernels.map_means(some, known, bands, tables, image)
 
 
 def rendered(

@@ -43,6 +43,7 @@ class Device:
 
     blends = "torch"
     decoders = 8
+    count_nonzero = staticmethod(torch.count_nonzero)
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._module = device, torch.get_device_module(device)

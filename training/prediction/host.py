@@ -35,6 +35,7 @@ class Host:
     decoders = 1  # threads: the model has all processors to itself
     timings: Sequence[tuple[Any, Any]] = ()  # events around the model that are to be read
     count = staticmethod(count_source)
+    count_nonzero = staticmethod(np.count_nonzero)
     render = staticmethod(rendered)
     image_rows: Callable[..., ImageRows] = ImageRows
     put = staticmethod(np.asarray)  # values to where the pixels are

@@ -118,6 +118,12 @@ class ImageSource:
         size = np.dtype(self.scene.dtype).itemsize
         return max(1, READ_BYTES // (self.lengths[1] * (len(self.scene.bands) + 1) * size))
 
+    @property
+    def grid_rows_at_a_time(self) -> int:
+        """Rows of the model's grid that take, as the pixels under them do, `READ_BYTES` at most."""
+        rows = READ_BYTES // (self.width * (len(self.scene.bands) + 1))
+        return max(1, min(rows, int(self.rows_at_a_time / self.scales[0])))
+
     def require_unchanged(self) -> None:
         """Raise ImageError if a file of the image is not the one that its header was read from."""
         if self.copied and describe(self.scene.address).version() != self.copied:

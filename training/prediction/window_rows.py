@@ -112,7 +112,7 @@ class WindowRows:
         source, place = self.source, self.place
         scale_y, scale_x = source.scales
         beside = BESIDE if source.on_image else 0
-        step = max(1, int(source.rows_at_a_time / scale_y))
+        step = source.grid_rows_at_a_time
         end, seen, seen_top = min(top + len(image), source.height), [], int(top * scale_y)
         for start in range(top, end, step):
             stop = min(start + step, end)
@@ -126,8 +126,8 @@ class WindowRows:
                 pixels = self._pixels.pixels(slice(first, last), slice(near, far))
                 fresh, known = place.render(pixels, self._tables, ys - first, xs - near)
                 if source.limits is not None:
-                    self.values += (fresh != 0).sum()
-                    self.ends += ((fresh == 1) | (fresh == 255)).sum()
+                    self.values += place.count_nonzero(fresh)
+                    self.ends += sum(place.count_nonzero(fresh == end) for end in (1, 255))
                 if source.on_image:
                     here[:, near:far] = 1 if pixels.valid is None else pixels.valid
                 if source.area is not None:

@@ -1,5 +1,6 @@
 """How an image is read: its bands, grid and limits; the pixels under each row of windows."""
 
+import tracemalloc
 from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 
@@ -13,6 +14,7 @@ from rasterio.enums import ColorInterp
 
 from geoprep import build_zarr
 from geoprep.errors import ImageError, UsageError
+from geoprep.imagery import resample
 from geoprep.imagery import rows as rows_of_scenes
 from geoprep.imagery.counts import count_source
 from geoprep.imagery.decoding import ImageWindow, read_pixels
@@ -105,6 +107,26 @@ def test_resampling_is_that_of_a_store(tmp_path, factor):
     render(read, tables, ys, xs, wanted, wanted_valid)
     np.testing.assert_array_equal(whole, wanted)
     np.testing.assert_array_equal(valid, wanted_valid)
+
+
+def test_resampling_holds_little_more_than_two_rows_of_windows(tmp_path, monkeypatch):
+    """The row that is read and the one above it; means and bytes take some rows at a time."""
+    path = write_image(tmp_path / "a.tif", pixels(240, 1500))
+    source = inspected(path, replace(FACTS, gsd_m=(GSD * 0.3, GSD * 0.3)))
+    reader = looked(source, tmp_path)[0]
+    axes = [plan_axis(length, 256, 32) for length in (source.height, source.width)]
+    reading = WindowRows(source, reader, AS_IS, WindowGrid(*axes, 1), Host())
+    wanted = [row.image for row in reading.read()]
+    monkeypatch.setattr(images, "READ_BYTES", 1 << 17)
+    monkeypatch.setattr(resample, "_MEANS_BYTES", 1 << 18)
+    found = reading.again(reading.grid, Host()).read()
+    tracemalloc.start()
+    for row, same in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(row.image[::50], same[::50])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(wanted) > 2
+    assert peak < 2.3 * (row.image.nbytes + row.valid.nbytes), peak
 
 
 @pytest.mark.parametrize(
