@@ -300,7 +300,9 @@ def _unlabelled(plan: Plan, few_background: bool) -> str:
         return ""
     try:
         hidden = unlabelled_pixels(
-            *masks[:_LABELS_LOOKED_AT], tags=plan.options.label_nodata is None
+            *masks[:_LABELS_LOOKED_AT],
+            tags=plan.options.label_nodata is None,
+            roads=plan.options.mask_rule is not None,
         )
     except GeoprepError:  # rasters that only the workers of a cluster can read
         return ""

@@ -186,7 +186,8 @@ class MaskOptions:
     label_nodata: str | None = _rasters(
         None,
         "Values that are unlabelled (nodata), written like `label_values`; none: no pixel, and "
-        "nodata tag and transparency are background.  [default: the nodata tag, unless it is 0]",
+        "nodata tag and transparency are background.  [default: the nodata tag, unless a class has "
+        "its value, or it is 0 in a mask of roads]",
         "VALUES|none",
     )
 

@@ -88,16 +88,17 @@ def _central(mask: ValueRaster) -> Window:
     return Window((whole.width - width) // 2, (whole.height - height) // 2, width, height)
 
 
-def unlabelled_pixels(*labels: str, tags: bool = True) -> str:
+def unlabelled_pixels(*labels: str, tags: bool = True, roads: bool = False) -> str:
     """Return how many pixels near the centre of a mask have no label, and why; "" if none have.
 
-    ``tags``: whether nodata tags count.
+    ``tags``: whether nodata tags count. ``roads``: whether they count as in masks of roads.
     """
     for label in labels[:_MOST_MASKS]:
         with _opened(label) as mask:
             pixels = _pixels(mask, _central(mask))
-        tagged = pixels.has(pixels.tags if tags else ())
-        listed = ", ".join(f"{tag:g}" for tag in pixels.tags)
+        counted = pixels.road_tags(())[0] if roads else pixels.tags
+        tagged = pixels.has(counted if tags else ())
+        listed = ", ".join(f"{tag:g}" for tag in counted)
         clear = tagged & False if pixels.opaque is None else ~pixels.opaque
         for where, cause in ((tagged, f"nodata tag {listed}"), (clear, "alpha or mask band")):
             if where.any():

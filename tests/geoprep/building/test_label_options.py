@@ -88,6 +88,15 @@ def test_masks_whose_background_is_nodata_are_warned_of_with_the_option(tmp_path
     assert (array[:] == 0).sum() == hidden
 
 
+def test_a_nodata_tag_that_is_background_is_not_warned_of(tmp_path, image):
+    mask = np.zeros((SIDE, SIDE, 1), np.uint8)
+    mask[10:] = 255
+    label = str(write_image(tmp_path / "mask.tif", mask, PLACE, nodata=0))
+    (warning,) = built(tmp_path, [Scene("a", image, label)], label_values="255")[0].warnings
+    assert "of the labelled pixels of the store are road" in warning
+    assert "have no label" not in warning
+
+
 @pytest.mark.parametrize(
     ("label", "says"), [("no roads", "no road at all"), ("roads", ""), (None, "")]
 )
