@@ -72,9 +72,10 @@ class SamplingConfig:
     augment: Literal["d4", "flips"] | None = option(
         "d4", "Random symmetries: the eight of the square (d4), four (flips), or none."
     )
-    jitter: float = option(
-        1.0,
-        "Strength of random brightness, contrast and gain; 0 for none.",
+    jitter: float | None = option(
+        None,
+        "Strength of random brightness, contrast and gain; 0 for none. Default: 1 for roads, 0 for "
+        "classes.",
         "NUMBER",
         least=0,
         most=5,

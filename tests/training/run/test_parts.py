@@ -1,5 +1,6 @@
 """Parts of a run: weights of the loss that favour what is rare, augmentation."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -50,3 +51,14 @@ def test_the_augmentation_of_a_user_comes_before_the_built_in_one():
     turned = DeviceAugmentation(rotate=180.0)(*dark, given.key)
     for prep, wanted in zip(preps, (dark, turned), strict=True):
         assert all(map(torch.equal, prep.augmentation(*parts), wanted))
+
+
+def test_colours_vary_by_default_where_roads_are_learnt_not_classes():
+    facts = {"roads": FACTS, "classes": replace(FACTS, targets="classes", channels=3)}
+    made = {
+        (kind, jitter): make_prep(info, torch.float32, SamplingConfig(jitter=jitter)).jitter
+        for kind, info in facts.items()
+        for jitter in (None, 0.0, 0.5)
+    }
+    varied = {key for key, jitter in made.items() if jitter is not None}
+    assert varied == {("roads", None), ("roads", 0.5), ("classes", 0.5)}
