@@ -98,6 +98,7 @@ def polygonize_rasters(
         )
         frames += found
         left_out += small
+    step(total)  # pixels of the background, and without data, are in no polygon
     polygons = (
         gpd.GeoDataFrame(pd.concat(frames, ignore_index=True), crs=rasters[0].grid.crs or None)
         .sort_values(["value", "area_m2"], ascending=[True, False])

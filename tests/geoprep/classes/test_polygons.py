@@ -347,6 +347,18 @@ def test_strips_are_joined(tmp_path, monkeypatch, square):
     assert done[-1] == (8400, 8400)
 
 
+def test_the_count_ends_where_most_pixels_are_in_no_polygon(tmp_path):
+    label = np.zeros((40, 50), np.uint8)
+    label[5:9, 5:9] = 1
+    done = []
+    polygonize_rasters(
+        [write(tmp_path / "a.tif", label)],
+        **ALL | {"background": False},
+        advance=lambda *counts: done.append(counts),
+    )
+    assert done[-1] == (4000, 4000)
+
+
 def test_blocks_of_right_angles_are_one(tmp_path, monkeypatch):
     """Each block has the neighbours that its walls could overlap."""
     label = blobs(150, 160, seed=4)
