@@ -129,7 +129,7 @@ def make_plan(
         )
         scenes.append(planned)
         tiles += len(planned.windows)
-    splits, groups, split_notes = divide(scenes, [source.origin for source in sources], options)
+    splits, groups, split_notes = divide(scenes, cities, options)
     scenes = [replace(scene, splits=own) for scene, own in zip(scenes, splits, strict=True)]
     gsd_m, size_notes = _pixel_sizes(scenes)
     class_attributes: dict[str, Any] = {}

@@ -25,7 +25,7 @@ Splits = list[tuple[int, ...]]
 
 
 def divide(
-    scenes: Sequence[Planned], origins: Sequence[str], options: BuildOptions
+    scenes: Sequence[Planned], cities: Sequence[str], options: BuildOptions
 ) -> tuple[Splits, list[list[int]], tuple[str, ...]]:
     """Return the split of every tile of every scene, groups of scenes, and notes for the user.
 
@@ -35,9 +35,9 @@ def divide(
        that no pixel of a scene is in two splits.
     3. Tiles that show ground of another split in another image are counted or become unused.
 
-    Images with the same bytes are in one split. ``origins`` are the data sets of the scenes, each
-    of which has blocks of its own. Later divisions keep groups together: scenes of the same bytes,
-    block or folder, and those that overlap.
+    Images with the same bytes are in one split. ``cities`` has one name per source, each of which
+    has blocks of its own, wherever its files are. Later divisions keep groups together: scenes of
+    the same bytes, block or folder, and those that overlap.
     """
     seen = dict[int, int]()
     firsts = [
@@ -48,7 +48,7 @@ def divide(
     with_label = {first for first, scene in zip(firsts, scenes, strict=True) if scene.labelled}
     labelled = [first in with_label for first in firsts]
     areas = [
-        scene.id if scene.grid and not scene.grid.georeferenced else origins[scene.city]
+        scene.id if scene.grid and not scene.grid.georeferenced else cities[scene.city]
         for scene in first_scenes
     ]
     groups: list[Hashable] = [*firsts]

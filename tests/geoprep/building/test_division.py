@@ -17,7 +17,7 @@ from geoprep.building.splits import apart
 from geoprep.crs import to_lonlat
 from geoprep.errors import UsageError
 from geoprep.grid import Windows
-from geoprep.sources.scene import Scene
+from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.views.facts import info
 from geoprep.views.footprints import export_footprints
 from loaders.selection import Folds, select
@@ -73,6 +73,17 @@ def test_blocks_divide_a_mosaic_and_keep_small_scenes_whole(mosaic, tmp_path):
     assert plan.notes == ()
     again = plan_of([mosaic, chip], **BLOCKS, val=0.3, test=0.2)
     assert again.scenes[0].splits == large.splits
+
+
+def test_splits_of_blocks_do_not_depend_on_where_the_images_are(mosaic):
+    found = [
+        plan_of(SourceScenes((mosaic,), origin=origin, product=None), **BLOCKS, split_seed=seed)
+        for seed in (0, 1)
+        for origin in ("images/*.tif", "/elsewhere/m.tif")
+    ]
+    here, there, *others = (plan.scenes[0].splits for plan in found)
+    assert here == there
+    assert others[0] == others[1] != here
 
 
 def test_a_mosaic_without_georeference_is_divided(tmp_path):
