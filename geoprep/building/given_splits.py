@@ -15,7 +15,6 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL, Planned
-from geoprep.crs import LONLAT, reproject
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid, Windows
 from geoprep.store.schema import SPLITS
@@ -53,7 +52,7 @@ def _splits_by_area(path: str, scenes: Sequence[Planned]) -> list[tuple[int, ...
         if scene.target is not None and scene.target.georeferenced:
             near = scene.target.areas_near(areas, crs)
             shapely.prepare(near)
-            ground = _outlines(scene.target, scene.windows)
+            ground = tile_outlines(scene.target, scene.windows)
             centres = shapely.centroid(ground)
             for split, area in enumerate(near):
                 splits[shapely.covers(area, centres)] = split
@@ -188,20 +187,10 @@ def _split_numbers(names: Sequence[str], path: str) -> list[int]:
 
 
 def tile_outlines(grid: Grid, windows: Windows) -> NDArray[np.object_]:
-    """Return the outlines of tiles without padding, polygons in longitude and latitude.
+    """Return the outlines of tiles without padding, polygons in the CRS of the grid.
 
     They are smaller by a pixel on every side, since neighbours may share a row of pixels.
     """
-    outlines = reproject(_outlines(grid, windows), grid.crs, LONLAT)
-    lonlat = shapely.get_coordinates(outlines).reshape(len(outlines), -1, 2)
-    lon = lonlat[..., 0]
-    lon[(np.ptp(lon, axis=1, keepdims=True) > 180) & (lon < 0)] += 360  # across 180 degrees
-    result: NDArray[np.object_] = shapely.set_coordinates(outlines.copy(), lonlat.reshape(-1, 2))
-    return result
-
-
-def _outlines(grid: Grid, windows: Windows) -> NDArray[np.object_]:
-    """Return the same outlines in the CRS of the grid."""
     first = np.array(windows.corners, np.float64)
     last = np.minimum(first + windows.side, grid.shape)
     insets = np.minimum(1, (last - first) / 2)

@@ -16,7 +16,7 @@ from geoprep.building.given_splits import folder_splits, given_splits, tile_outl
 from geoprep.building.options import BuildOptions
 from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL, Planned
 from geoprep.components import connected
-from geoprep.crs import METRES_PER_DEGREE, to_lonlat
+from geoprep.crs import LONLAT, METRES_PER_DEGREE, reproject, to_lonlat
 from geoprep.grid import Grid, Windows
 from geoprep.store.schema import SPLIT_NAMES
 
@@ -314,8 +314,14 @@ def _without_shared_ground(
 
 
 def _outlines(scene: Planned, windows: Windows) -> NDArray[np.object_]:
+    """Return the outlines of tiles in longitude and latitude."""
     assert scene.target is not None  # the callers leave others out
-    return tile_outlines(scene.target, windows)
+    outlines = reproject(tile_outlines(scene.target, windows), scene.target.crs, LONLAT)
+    lonlat = shapely.get_coordinates(outlines).reshape(len(outlines), -1, 2)
+    lon = lonlat[..., 0]
+    lon[(np.ptp(lon, axis=1, keepdims=True) > 180) & (lon < 0)] += 360  # across 180 degrees
+    result: NDArray[np.object_] = shapely.set_coordinates(outlines.copy(), lonlat.reshape(-1, 2))
+    return result
 
 
 def _intersecting(outlines: NDArray[np.object_]) -> NDArray[np.intp]:

@@ -127,7 +127,7 @@ class WindowRows:
                 fresh, known = place.render(pixels, self._tables, ys - first, xs - near)
                 if source.limits is not None:
                     self.values += place.count_nonzero(fresh)
-                    self.ends += sum(place.count_nonzero(fresh == end) for end in (1, 255))
+                    self.ends += sum(place.count_nonzero(fresh == value) for value in (1, 255))
                 if source.on_image:
                     here[:, near:far] = 1 if pixels.valid is None else pixels.valid
                 if source.area is not None:
