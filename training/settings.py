@@ -72,11 +72,11 @@ class SamplingConfig:
     augment: Literal["d4", "flips"] | None = option(
         "d4", "Random symmetries: the eight of the square (d4), four (flips), or none."
     )
-    jitter: float | None = option(
-        None,
-        "Strength of random brightness, contrast and gain; 0 for none. Default: 1 for roads, 0 for "
+    jitter: float | Literal["auto"] = option(
+        "auto",
+        "Strength of random brightness, contrast and gain; 0 for none. auto: 1 for roads, 0 for "
         "classes.",
-        "NUMBER",
+        "auto|NUMBER",
         least=0,
         most=5,
     )

@@ -87,7 +87,7 @@ def make_prep(info: ModelInfo, dtype: torch.dtype, random: SamplingConfig) -> lo
         own = own_augmentation(random.augmentation)
         augmentation = own if augmentation is None else _Both(own, augmentation)
     # Classes differ by their colours: five of six real sets had a lower IoU with jitter.
-    jitter = random.jitter if random.jitter is not None else float(not info.has_classes)
+    jitter = float(not info.has_classes) if random.jitter == "auto" else random.jitter
     return loaders.DevicePrep(
         loaders.Normalize(info.mean, info.std, dtype),
         loaders.ClassTarget(info.channels) if info.has_classes else loaders.SpeedTarget(targets),

@@ -58,7 +58,7 @@ def test_colours_vary_by_default_where_roads_are_learnt_not_classes():
     made = {
         (kind, jitter): make_prep(info, torch.float32, SamplingConfig(jitter=jitter)).jitter
         for kind, info in facts.items()
-        for jitter in (None, 0.0, 0.5)
+        for jitter in ("auto", 0.0, 0.5)
     }
     varied = {key for key, jitter in made.items() if jitter is not None}
-    assert varied == {("roads", None), ("roads", 0.5), ("classes", 0.5)}
+    assert varied == {("roads", "auto"), ("roads", 0.5), ("classes", 0.5)}
