@@ -9,7 +9,7 @@ DEMO = demo
 SCENES = 24
 SIZE = 1300
 TILE = 652
-FIT = --level 163 --crop 128 --init-from synthetic --epochs 8
+FIT = --level 163 --crop 128 --init-from synthetic --epochs 5
 # A scene that is not used for training.
 CHIP = chip8
 # Tests run in one process per core, each file in one process, so that its fixtures are built once.
