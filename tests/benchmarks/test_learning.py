@@ -25,19 +25,21 @@ def test_models_learn_from_a_set_and_are_scored_beside_a_forest(tmp_path, capsys
         labels="masks/*.tif",
         test=("images/i6.tif", "images/i7.tif"),
         prepare=lambda folder: (folder / "prepared").touch(),
-        train={"crop": 32, "batch_size": 2},
     )
     sets = {"forest": tiny, "roofs": learning.SETS["roofs"]}
     monkeypatch.setattr(learning, "SETS", sets)
-    again = f"unet-small@{tmp_path / 'runs' / 'forest-scene-unet-small'}"
-    options = ["--models", f"unet-small,{again}", "--minutes", "0.02"]
+    run = tmp_path / "runs" / "forest-scene-unet-small-batch_size=2"
+    again = f"unet-small@{run}+crop=32+batch_size=2+jitter=1"
+    options = ["--models", f"unet-small+batch_size=2,{again}", "--minutes", "0.02"]
     options += ["--rescale", "scene", "--json", str(tmp_path / "a.json")]
     assert learning.main([str(tmp_path), *options]) == 0
     splits = StoreReader.open(tmp_path / "forest-scene.zarr").tiles.split.tolist()
     assert sorted(splits) == [0] * 5 + [1] + [2] * 2
     figures = json.loads((tmp_path / "a.json").read_text())["figures"]
-    for name in ("unet-small.0.02.0", f"{again}.0.02.0", "forest"):
+    for name in ("unet-small+batch_size=2.0.02.0", f"{again}.0.02.0", "forest"):
         assert 0 <= figures[f"forest.scene.{name}"]["median"] <= 1
+    made = next(path for path in run.parent.glob("*jitter=1"))
+    assert {"crop: 32", "jitter: 1.0"} <= set(made.joinpath("config.yaml").read_text().split("\n"))
     assert (tmp_path / "prepared").exists()
     printed = capsys.readouterr().out
     assert "roofs is left out: no roofs/*chips/*-21.tif" in printed
