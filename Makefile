@@ -93,7 +93,7 @@ synthetic: .venv/.dev
 		.venv/bin/geoprep build-zarr --city $$1 --source build/synthetic/$$2 --gsd $$3 --tile 163 --levels 1 --val 0 \
 			--out build/synthetic/$$2.zarr; \
 	done
-	.venv/bin/geoprep fit build/synthetic/*.zarr --model unet-small --epochs 14 --crop 128 --crops-per-tile 1 --batch-size 8 --seed 1 \
+	.venv/bin/geoprep fit build/synthetic/*.zarr --model unet-small --init-from none --epochs 14 --crop 128 --crops-per-tile 1 --batch-size 8 --seed 1 \
 		--out build/synthetic/run
 	.venv/bin/python docs/synthetic_weights.py build/synthetic/run/best.pt
 

@@ -247,7 +247,7 @@ def main(given: LearningOptions) -> int:
             for model in given.models.split(","):
                 start, *changed = model.split("+")
                 spec, _, weights = start.partition("@")
-                settings: dict[str, Any] = {"model": spec, "init_from": weights or None}
+                settings: dict[str, Any] = {"model": spec, "init_from": weights or "auto"}
                 settings |= dict(text.split("=", 1) for text in changed)
                 work = given.folder / "runs" / f"{store.stem}-{re.sub('[/+]', '-', model)}"
                 race = Race(store, work, settings)

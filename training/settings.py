@@ -134,10 +134,11 @@ class ModelConfig:
         "imagenet|FILE|none",
     )
     init_from: str | None = option(
-        None,
+        "auto",
         "Initial weights from a run or checkpoint: all that fit, whatever its targets and bands; "
-        "synthetic: those of this package, learnt from synthetic cities at 1.1 m.",
-        "synthetic|RUN|FILE",
+        "synthetic: those of this package, learnt from synthetic cities at 1.1 m; none: random "
+        "ones. auto: synthetic where unet-small learns roads from red, green and blue, else none.",
+        "auto|synthetic|none|RUN|FILE",
     )
     encoder_lr: float = option(
         1.0, "Factor of --lr for the encoder; 0 freezes its weights.", "FACTOR", least=0, most=1

@@ -180,7 +180,7 @@ def _start_of(given: Mapping[str, Any]) -> _Start:
             "or copy the folder and resume the copy"
         )
     saved = None if resume is None else on_rank_zero(lambda: _load(Path(resume)))
-    if given.get("init_from") is not None:
+    if given.get("init_from") not in ("auto", None):
         other = "resume" if saved is not None else "encoder_weights"
         if saved is not None or given.get("encoder_weights", "none") != "none":
             raise UsageError(f"`init_from` and `{other}` both set the weights: give one of them")

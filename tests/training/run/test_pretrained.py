@@ -21,6 +21,7 @@ from training.run.pretrained import (
     SYNTHETIC,
     adapt_bands,
     choose_model,
+    first_weights,
     load_encoder_weights,
     load_initial_weights,
 )
@@ -206,6 +207,28 @@ def test_auto_takes_the_model_of_the_weights_or_of_the_device(tmp_path, kind, se
     config, why = choose_model(Config(**given), kind)
     assert config == Config(**given | {"model": model})
     assert bool(why) == ("model" not in settings)
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings", "synthetic"),
+    [
+        ({}, {}, True),
+        ({"bands": ("B02 blue", "B03 green", "B04 red")}, {}, True),
+        ({"targets": "binary", "channels": 1}, {}, True),
+        ({"bands": ("red", "green", "blue", "nir")}, {}, False),
+        ({"bands": ("B1", "B2", "B3")}, {}, False),
+        ({"targets": "classes", "channels": 8}, {}, False),
+        ({}, {"init_from": None}, False),
+        ({}, {"init_from": "synthetic"}, True),
+        ({"model": "resnet34-unet"}, {}, False),
+    ],
+)
+def test_roads_in_colours_start_from_synthetic_cities(facts, settings, synthetic):
+    made = replace(FACTS, **{"model": "unet-small", **facts})
+    model = build_model(made.model, bands=len(made.bands), channels=made.channels)
+    said = first_weights(model, made, Config(**settings), None)
+    assert ("weights from synthetic cities" in said) == synthetic
+    assert ("random weights" in said) == (not synthetic)
 
 
 def test_auto_runs_no_code_that_weights_name(trained):
