@@ -98,6 +98,13 @@ def journal_of(out):
     return out.with_name(out.name + ".build") / "journal.jsonl"
 
 
+def test_a_header_that_was_half_written_is_removed(half, killable):
+    _, builder, expected, _ = killable
+    header = next((journal_of(half[0]).parent / "new").glob("*/image/zarr.json"))
+    header.with_name(".zarr.0123456789abcdef.partial.json").write_bytes(header.read_bytes()[:9])
+    assert_finishes(builder, half[0], expected)
+
+
 def begun(out):
     """Return the store in the working folder."""
     return out.with_name(out.name + ".build") / "new"
