@@ -24,8 +24,7 @@ NEW: Final = "new"
 """Name, in the working folder, of the store that is being built."""
 OLD: Final = "old"
 """Name, in the working folder, of a store that has been replaced."""
-_PARTIAL: Final = rf"[^/]*{re.escape(PARTIAL_SUFFIX)}(\.json)?"
-_OF_STORES: Final = re.compile(rf"(.+/)?(zarr\.json|c(/\d+)*|{_PARTIAL})")
+_OF_STORES: Final = re.compile(rf"(.+/)?(zarr\.json|c(/\d+)*|[^/]*{re.escape(PARTIAL_SUFFIX)})")
 """Names of all files that a build may write into a store."""
 _OURS: Final = ("journal.jsonl", "*.bits", "lock")
 

@@ -97,7 +97,7 @@ class DiskTarget:
 
     def kept(self, plan: Plan) -> dict[int, ShardRecord]:
         """Return the records of shards whose bytes have the recorded digest."""
-        for partial in self._new.rglob(f"*{PARTIAL_SUFFIX}*"):
+        for partial in self._new.rglob(f"*{PARTIAL_SUFFIX}"):
             partial.unlink(missing_ok=True)
         return {
             record.shard: record

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from geoprep.storage.local_files import flush, flush_all
-from geoprep.storage.output_files import replaced
+from geoprep.storage.sinks import DiskFile
 from geoprep.store.layout import pixel_layouts
 from geoprep.store.opening import quiet_zarr
 from geoprep.store.reader import seal
@@ -38,9 +38,9 @@ def create_store(path: Path, meta: StoreMeta, tiles: int) -> None:
         header = path / name / "zarr.json"
         if not header.exists():
             root.require_group(name.split("/")[0])
-            header.parent.mkdir(exist_ok=True)
-            with replaced(header) as partial:
-                partial.write_text(json.dumps(layout.header(tiles), indent=2))
+            file = DiskFile(header)
+            file.write(json.dumps(layout.header(tiles), indent=2).encode())
+            file.close()
 
 
 def write_table_array(
