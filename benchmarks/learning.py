@@ -33,8 +33,8 @@ from training import evaluate_model, train
 from training.engine.distributed import set_threads
 from training.settings import Config
 
-_TIMED = 8
-"""Steps whose processor time is measured."""
+_TIMED = 3.0
+"""Least processor time of steps that are measured, in seconds: a run's varies by some tenths."""
 
 
 def _draw_crowns(folder: Path) -> None:
@@ -205,18 +205,21 @@ class Race:
         )
         crops = Config.crops_per_tile if crop < reader.meta.levels[0] else 1
         samples = crops * len(select(reader, "train").tiles)
-        self._steps_per_epoch = math.ceil(samples / batch)
-        taken = []
-        # A step of two short runs. Not counted: what is compiled, in a run before them and for each
-        # size of batch, and validations.
-        least = self._steps_per_epoch if self._steps_per_epoch <= _TIMED else 1
-        for steps in (least, least, least + _TIMED):
-            begun = time.process_time()
-            self._train(steps, seed=0, validations=1)
-            taken.append(time.process_time() - begun)
-        self.step = max(taken[2] - taken[1], 1e-3) / _TIMED
+        self._steps_per_epoch = max(1, samples // batch)  # a last, smaller batch is left out
+        self._time(1)  # compiles
+        one, steps, taken = self._time(1), 2, 0.0
+        while taken < _TIMED:
+            steps *= 4
+            taken = self._time(1 + steps) - one
+        self.step = taken / steps
 
-    def _train(self, steps: float, seed: int, validations: int = 4) -> Path:
+    def _time(self, steps: int) -> float:
+        """Return the processor time of a run, validated once."""
+        begun = time.process_time()
+        self._train(steps, seed=0, validations=1)
+        return time.process_time() - begun
+
+    def _train(self, steps: float, seed: int, validations: int = 10) -> Path:
         epochs = steps / self._steps_per_epoch
         every = max(1, math.ceil(epochs / validations))
         output: dict[str, Any] = {"out": self._work, "overwrite": True, "val_every": every}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
 from typing import Any, Literal, Self
@@ -290,7 +290,13 @@ class OutputConfig:
         "N|TIME",
         check=parse_interval,
     )
-    val_every: int = option(1, "Epochs between validations.", "N", least=1)
+    val_every: int | None = option(
+        None,
+        "Epochs between validations; default: 1, and with --time so many that validations and "
+        "checkpoints take a tenth of it.",
+        "N",
+        least=1,
+    )
     log_every: int = option(10, "Steps between two log lines of the loss.", "N", least=1)
     pictures: int = option(
         4, "Validation tiles in the picture of each epoch; 0 for none.", "N", least=0, most=100
@@ -354,17 +360,17 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
 
     def validates(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 1, ends with a validation."""
-        return epoch % self.val_every == 0 or epoch in self.ends
+        return epoch % (self.val_every or 1) == 0 or epoch in self.ends
 
-    def lost_patience(self, done: int, best: int) -> bool:
+    def lost_patience(self, history: Sequence[Mapping[str, Any]], best: int) -> bool:
         """Return whether ``patience`` validations of the last stage are done since the best one.
 
-        ``done`` counts epochs. ``best`` is the number of the best one of the stage, -1 for none.
+        ``history`` has a row per epoch, ``best`` is the best one of the stage, -1 for none.
         """
         *_, before = 0, *self.ends[:-1]
-        if self.patience is None or done <= before or best < 0:
+        if self.patience is None or len(history) <= before or best < 0:
             return False
-        return sum(map(self.validates, range(best + 2, done + 1))) >= self.patience
+        return sum("val_loss" in row for row in history[best + 1 :]) >= self.patience
 
     def crops_of(self, stage: Stage, side: int) -> tuple[int | None, int]:
         """Return the side of crops, None for whole tiles, and the samples per tile and epoch.

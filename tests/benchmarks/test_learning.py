@@ -1,6 +1,8 @@
 """The benchmark of models that learn from real images, on tiny ones."""
 
+import csv
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -42,5 +44,9 @@ def test_models_learn_from_a_set_and_are_scored_beside_a_forest(tmp_path, capsys
     assert {"crop: 32", "jitter: 1.0"} <= set(made.joinpath("config.yaml").read_text().split("\n"))
     assert (tmp_path / "prepared").exists()
     printed = capsys.readouterr().out
+    steps = re.search(r"unet-small\+batch_size=2, .* (\d+) steps", printed)[1]
+    with (run / "metrics.csv").open(newline="") as table:
+        *_, last = csv.DictReader(table)
+    assert abs(int(last["step"]) - int(steps)) <= 1, "five tiles are two steps of an epoch"
     assert "roofs is left out: no roofs/*chips/*-21.tif" in printed
     assert "random forest" in printed

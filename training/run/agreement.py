@@ -55,7 +55,7 @@ class Agreement:
         """Return whether all epochs or the whole time are over, or ``patience`` is exhausted."""
         config, now = self._config, self._progress
         over = config.is_finished(now.epoch, now.time_over)
-        return over or config.lost_patience(now.epoch, now.best_epoch)
+        return over or config.lost_patience(now.history, now.best_epoch)
 
     def title(self) -> str:
         """Return the number of the current epoch, and how many there are if that is known."""
@@ -118,11 +118,16 @@ class Agreement:
     def validates(self) -> bool:
         """Return whether this epoch ends with a validation.
 
-        With ``time`` the last one does, and others after which a step and its validation fit.
+        With ``time`` the last one does, and others after which a step and its validation fit: those
+        of ``val_every``, else such that validations take a tenth of the time.
         """
-        clock = self.clock
-        fits = clock.left >= clock.step + clock.validation
-        return clock.is_over or (fits and self._config.validates(self._progress.epoch + 1))
+        clock, config = self.clock, self._config
+        if config.time is not None:
+            if clock.left < clock.step + clock.validation:
+                return clock.is_over
+            if config.val_every is None:
+                return clock.validation_is_due
+        return config.validates(self._progress.epoch + 1)
 
     def after_epoch(self, *, validated: bool) -> None:
         """Record the time that is used, and whether it is over."""

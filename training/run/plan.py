@@ -60,7 +60,8 @@ def _planned(run: Trainer) -> Iterator[str]:
     yield f"an epoch takes {duration(epoch)}, its validation {duration(validated)}"
     end = run.agreed.epochs
     if config.time:
-        end = run.done + epochs_within(run.agreed.remaining(run.done), step, *given)
+        left = run.agreed.remaining(run.done)
+        end = run.done + epochs_within(left, step, *given, config.val_every)
     # Of each stage: side of its tiles, samples of a tile and epoch, and the pixels of these.
     work = []
     for stage in config.all_stages:
@@ -76,6 +77,8 @@ def _planned(run: Trainer) -> Iterator[str]:
         seconds += share * epoch * pixels / timed[2]
         if config.validates(number + 1):
             seconds += validated * (side / timed[0]) ** 2
+    if config.time:
+        seconds = left
     epochs = counted(round(end - run.done, 2), "epoch")
     yield f"{epochs}: {counted(round(steps), 'step')} in {duration(seconds)}"
     if run.engine.device.type == "cpu":

@@ -177,10 +177,16 @@ class Report:
         history: Sequence[Mapping[str, Any]],
         *,
         best: bool,
+        saved: bool,
     ) -> None:
-        """Show the row of an epoch with its results of validation, and write metrics.csv."""
+        """Show the row of an epoch with its results of validation, and write metrics.csv.
+
+        Of epochs that are not saved one in 30 seconds is shown.
+        """
         self._scalars("epoch", {"loss": row["loss"]}, row["step"])
         self._scalars("val", results, row["step"])
+        if not saved and time.monotonic() - self._last_line < LINE_SECONDS:
+            return
         shown = {"val_loss": "val", **SCORES}
         parts = [title, f"loss {row['loss']:.4f}"]
         parts += [
@@ -218,7 +224,7 @@ class Report:
         title, best_score = SCORES[info.score], progress.best
         if math.isnan(best_score):
             title, best_score = "validation loss", progress.best_loss
-        over = config.lost_patience(progress.epoch, progress.best_epoch)
+        over = config.lost_patience(progress.history, progress.best_epoch)
         if over and config.patience:
             count = counted(config.patience, "validation")
             self.line(f"stopped early: no better {title} for {count}")

@@ -12,6 +12,9 @@ from loaders import BatchLoader
 from training.engine.distributed import max_over_ranks
 from training.setting_texts import parse_duration
 
+OVERHEAD = 0.1
+"""Largest share of ``time`` that validations and what follows them take, unless settings say."""
+
 
 class Clock:
     """The seconds that a run has used over all its starts, and those that ``time`` gives it.
@@ -33,6 +36,7 @@ class Clock:
         self.used, self.step, self.steps_per_validation = before, 0.0, 0.0
         self._began, self._validation = _now() - before, math.nan
         self._reads, self._unmeasured = 0, 2  # the first step of a start compiles
+        self._stepped, self._overhead = 0.0, math.nan  # since the last validation, and of it
 
     def now(self) -> float:
         """Return the seconds that this rank has used."""
@@ -46,7 +50,11 @@ class Clock:
 
     def between_steps(self) -> None:
         """Read the clock before the first step of an epoch, or after a step."""
-        self.read()
+        passed = self.read()
+        if self._reads:
+            self._stepped += passed
+        else:
+            self._overhead += passed  # checkpoints and reports
         self._reads += 1
         if self._reads <= self._unmeasured:
             self._first = self.used
@@ -55,7 +63,8 @@ class Clock:
 
     def after_validation(self) -> None:
         """Read the clock after a validation that began with the last reading."""
-        self._validation = self.read()
+        self._validation = self._overhead = self.read()
+        self._stepped = 0.0
 
     def next_epoch(self) -> None:
         """Take the mean of steps anew."""
@@ -66,6 +75,12 @@ class Clock:
         """Seconds of a validation."""
         measured, estimate = self._validation, self.step * self.steps_per_validation
         return estimate if math.isnan(measured) else measured
+
+    @property
+    def validation_is_due(self) -> bool:
+        """Whether steps took so long that the next validation is the share `OVERHEAD` of time."""
+        overhead = self.validation if math.isnan(self._overhead) else self._overhead
+        return self._stepped * OVERHEAD >= overhead * (1 - OVERHEAD)
 
     @property
     def left(self) -> float:
@@ -134,9 +149,16 @@ def epoch_seconds(
 
 
 def epochs_within(
-    seconds: float, step: float, loader: BatchLoader, validation: BatchLoader | None, every: int
+    seconds: float,
+    step: float,
+    loader: BatchLoader,
+    validation: BatchLoader | None,
+    every: int,
+    val_every: int | None = None,
 ) -> float:
-    """Return about how many epochs, each validated, some seconds allow at so many per step."""
+    """Return about how many epochs some seconds allow at so many per step, with validations."""
     epoch, validated = epoch_seconds(step, loader, validation, every)
+    mean = validated / val_every if val_every else epoch * OVERHEAD / (1 - OVERHEAD)
+    validated = min(validated, mean)
     whole, rest = divmod(max(seconds, 0.0), epoch + validated)
     return max(whole + max(rest - validated, 0.0) / epoch, step / epoch)

@@ -159,8 +159,9 @@ class Trainer:
         (step,) = max_over_ranks([taken], self.engine.device)
         told = f"a step takes {step:.2g} s: {self.images_per_step / step:.1f} images/s"
         if self.config.time is not None:
-            given = step, self.loader, self.validation, self.config.accumulate
-            end = self.done + epochs_within(self.agreed.remaining(self.done), *given)
+            config, left = self.config, self.agreed.remaining(self.done)
+            given = self.loader, self.validation, config.accumulate, config.val_every
+            end = self.done + epochs_within(left, step, *given)
             told += f"; about {counted(round(end, 1), 'epoch')} in {self.config.time}"
         self.report.line(told)
 
@@ -208,7 +209,7 @@ class Trainer:
         return results
 
     def _end_epoch(self, figures: dict[str, float], results: dict[str, float]) -> None:
-        """Record the results of an epoch, and save it."""
+        """Record the results of an epoch, and save them if it was validated or it is time to."""
         progress, score, title = self.progress, self.info.score, self.agreed.title()
         self.agreed.after_epoch(validated=bool(results))
         row = self._row(figures, results)
@@ -219,11 +220,13 @@ class Trainer:
         if best:
             self._best_scenes = self._scenes
             self.checkpoints.save_best(self.info)
-        self.save()
-        self.report.epoch(title, row, results, progress.history, best=best)
-        if (stopping := self.agreed.signal()) and not self.agreed.is_finished():
+        save, stopping = self.agreed.requests()
+        if saved := bool(results or save or stopping):
+            self.save()
+        self.report.epoch(title, row, results, progress.history, best=best, saved=saved)
+        if stopping and not self.agreed.is_finished():
             raise RunStopped(stopping)
-        self.agreed.stop.at_once = True  # all is saved
+        self.agreed.stop.at_once = saved  # else there is something to lose
 
     def save(self) -> None:
         """Write last.pt."""

@@ -132,10 +132,31 @@ def test_a_run_with_a_time_ends_with_it_validated(fit, out, clock, step, validat
     assert load(out).progress["step"] == clock["taken"]
 
 
+def test_validations_and_checkpoints_take_a_tenth_of_a_time(fit, out, clock, monkeypatch):
+    """A validation takes as long as three steps, with checkpoints five; an epoch has six."""
+    saves, save = [], trainer.Checkpoints.save
+
+    def timed_save(*given):
+        saves.append(clock["taken"])
+        clock["now"] += 2.0
+        save(*given)
+
+    monkeypatch.setattr(trainer.Checkpoints, "save", timed_save)
+    said = fit("--out", out, "--time", "600s", network=STATEFUL).out
+    assert 590 < clock["now"] - 100 <= 605
+    history = rows(out)
+    validated = [int(row["step"]) for row in history if row["val_loss"]]
+    assert 530 < clock["taken"] < 560
+    assert 9 <= len(validated) <= 13
+    assert saves == validated, "what is not validated is not saved"
+    assert len(re.findall(r"^epoch \d+  loss", said, re.MULTILINE)) == len(validated)
+    assert [int(row["epoch"]) for row in history] == list(range(1, len(history) + 1))
+
+
 def test_the_rate_follows_the_clock_not_the_steps(fit, out, clock):
     """A step that stalls takes 40 of 100 s, before the peak at 30 s; epochs have six steps."""
     clock["step"] = lambda number: 40.0 if number == 18 else 1.0
-    fit("--out", out, "--time", "100s", "--lr", 0.01, network=STATEFUL)
+    fit("--out", out, "--time", "100s", "--lr", 0.01, "--val-every", 1, network=STATEFUL)
     rates = [float(row["lr"]) for row in rows(out)]
     assert rates[0] < rates[1] < rates[2] < 0.01
     used, steps = 3 * (6 + 3) + 39 + 6, 100 - 3  # seconds: after the fourth epoch, and for steps
