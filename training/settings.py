@@ -90,6 +90,14 @@ class SamplingConfig:
     rotate: float = option(
         0.0, "Largest random rotation to either side; 0 for none.", "DEGREES", least=0, most=180
     )
+    cutmix: float | Literal["auto"] = option(
+        "auto",
+        "Largest share of a crop that a box of another sample of the batch takes, with its labels "
+        "(CutMix); 0 for none. auto: 0.5 for classes, 0 for roads.",
+        "auto|SHARE",
+        least=0,
+        most=1,
+    )
     augmentation: str | None = option(
         None,
         "Your own augmentation, run on the device: function(image, label, key) of uint8 "

@@ -1,4 +1,4 @@
-"""Random scale and rotation on the device."""
+"""Random scale, rotation and boxes of other samples on the device."""
 
 import numpy as np
 import pytest
@@ -103,6 +103,44 @@ def test_a_picture_depends_on_its_key_alone(bands):
         assert torch.equal(alone[1][0], together[1][i])
 
 
+def numbered(n, rows, columns):
+    """Return images whose three bands are sample, row and column, and labels of their sums."""
+    where = np.meshgrid(*(np.arange(side) for side in (n, rows, columns)), indexing="ij")
+    image = torch.from_numpy(np.stack(where, axis=1).astype(np.uint8))
+    return image, image.sum(1).to(torch.uint8)
+
+
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 40), st.floats(0.05, 1))
+@settings(max_examples=30)
+def test_a_box_is_a_piece_of_the_next_sample_with_its_label(n, rows, columns, cutmix):
+    image, label = numbered(n, rows, columns)
+    found, known = DeviceAugmentation(cutmix=cutmix)(image, label, KEYS[:n])
+    assert torch.equal(known, found.sum(1).to(torch.uint8))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    for number, (sample, row, column) in enumerate(found.to(torch.int64)):
+        moved = torch.stack([row - image[number, 1], column - image[number, 2]])
+        inside = (sample != number) if n > 1 else moved.any(0)
+        assert set(sample[inside].tolist()) <= {(number + 1) % n}
+        assert not moved[:, ~inside].any()
+        if inside.any():
+            assert (moved[:, inside] == moved[:, inside][:, :1]).all(), "one piece"
+            y, x = (axis.unique() for axis in torch.where(inside))
+            assert len(y) * len(x) == inside.sum() <= cutmix * rows * columns, "a rectangle"
+
+
+def test_boxes_have_all_sizes_and_places_and_differ_by_key():
+    image, label = numbered(64, 50, 40)
+    found, _ = DeviceAugmentation(cutmix=0.5)(image, label, KEYS)
+    boxed = (found[:, 0] != image[:, 0]).float()
+    share = boxed.mean((1, 2))
+    assert 0.15 < share.mean() < 0.35
+    assert share.min() < 0.05
+    assert 0.4 < share.max() <= 0.5
+    assert boxed.mean(0)[5:-5, 5:-5].min() > 0, "boxes are in all places"
+    other, _ = DeviceAugmentation(cutmix=0.5)(image, label, KEYS + 1)
+    assert not torch.equal(found, other)
+
+
 def test_draws_fill_their_bounds():
     module = DeviceAugmentation(scale=1.5, rotate=30)
     angles = torch.rad2deg(torch.atan2(module.turn[:, 1], module.turn[:, 0]))
@@ -142,7 +180,7 @@ def test_autocast_does_not_change_the_picture():
     assert torch.equal(plain[1], cast[1])
 
 
-@pytest.mark.parametrize("name", list(ALL))
+@pytest.mark.parametrize("name", [*ALL, "cutmix"])
 def test_a_value_out_of_range_is_named(name):
     with pytest.raises(UsageError, match=rf"{name}=-1.* must be within"):
         DeviceAugmentation(**{name: -1.0})

@@ -81,8 +81,12 @@ def make_prep(info: ModelInfo, dtype: torch.dtype, random: SamplingConfig) -> lo
     """Return the module that varies and normalises images and expands labels."""
     targets: loaders.Targets = info.targets  # type: ignore[assignment]  # read from a file as a string
     augmentation: loaders.Augmentation | None = None
-    if random.scale > 1 or random.rotate > 0:
-        augmentation = loaders.DeviceAugmentation(scale=random.scale, rotate=random.rotate)
+    # Of small sets a network learns the surroundings of each labelled pixel by heart.
+    cutmix = 0.5 * info.has_classes if random.cutmix == "auto" else random.cutmix
+    if random.scale > 1 or random.rotate > 0 or cutmix > 0:
+        augmentation = loaders.DeviceAugmentation(
+            scale=random.scale, rotate=random.rotate, cutmix=cutmix
+        )
     if random.augmentation is not None:
         own = own_augmentation(random.augmentation)
         augmentation = own if augmentation is None else _Both(own, augmentation)
