@@ -19,7 +19,7 @@ from helpers.stores import write_store
 from geoprep.errors import OutputError
 from training.checkpoint import load, load_model
 from training.model.trainable import copy_weights
-from training.run import start, trainer
+from training.run import parts, start, trainer
 from training.settings import Config
 
 
@@ -135,6 +135,25 @@ def test_a_validation_split_without_roads_is_noted_and_judged_by_its_loss(fit, o
     assert "note: no validation tile has a road" in said
     assert "road IoU nan" not in said
     assert re.search(r"best validation loss 0\.\d+ after epoch \d", said)
+
+
+def test_boxes_are_mixed_by_default_where_few_pixels_have_classes(
+    fit, out, store_path, tmp_path, monkeypatch
+):
+    land = write_store(tmp_path / "land.zarr", classes=("background", "slow", "fast"))
+
+    def mixed(*options, store=land):
+        said = fit("--out", out, "--epochs", 0.3, "--overwrite", *options, store=store).out
+        return re.findall(r"boxes of others up to (\d+)%", said)
+
+    assert mixed() == ["50"]
+    assert mixed("--cutmix", 0) == []
+    assert mixed("--cutmix", 0.25) == ["25"]
+    assert mixed(store=store_path) == []
+    assert mixed("--cutmix", 0.25, store=store_path) == ["25"]
+    counted = parts.class_pixels
+    monkeypatch.setattr(parts, "class_pixels", lambda *given: counted(*given) + 2e6)
+    assert mixed() == [], "six million pixels"
 
 
 def test_patience_ends_a_run_early(fit, out):

@@ -74,6 +74,8 @@ def _samples(run: Trainer) -> str:
     step = f"{size} per batch"
     step += f" x {ranks} ranks" if ranks > 1 else ""
     step += f" x {every} batches per step" if every > 1 else ""
+    mixed = getattr(run.trainable.prep.augmentation, "cutmix", 0.0)
+    samples += f", boxes of others up to {mixed:.0%} (`cutmix`)" if mixed else ""
     together = f" = {run.images_per_step} per step" if ranks * every > 1 else ""
     return f"{samples}, {step}{together}, {counted(-(-len(loader) // every), 'step')} per epoch"
 

@@ -53,16 +53,6 @@ def test_the_augmentation_of_a_user_comes_before_the_built_in_one():
         assert all(map(torch.equal, prep.augmentation(*parts), wanted))
 
 
-def test_boxes_are_mixed_by_default_where_classes_are_learnt_not_roads():
-    classes = replace(FACTS, targets="classes", channels=3)
-    for info, given, wanted in (
-        *((FACTS, "auto", None), (FACTS, 0.25, 0.25)),
-        *((classes, "auto", 0.5), (classes, 0.0, None), (classes, 0.25, 0.25)),
-    ):
-        made = make_prep(info, torch.float32, SamplingConfig(cutmix=given)).augmentation
-        assert getattr(made, "cutmix", None) == wanted
-
-
 def test_colours_vary_by_default_where_roads_are_learnt_not_classes():
     facts = {"roads": FACTS, "classes": replace(FACTS, targets="classes", channels=3)}
     made = {
