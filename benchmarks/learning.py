@@ -27,11 +27,11 @@ import geoprep
 from benchmarks.common import Result, announce, command, rounded, some_of, status
 from benchmarks.tables import print_machine, print_table
 from geoprep.options import argument, option
-from geoprep.store.reader import StoreReader
-from loaders import select
-from training import evaluate_model, train
+from training import TrainedRun, evaluate_model, train
 from training.engine.distributed import set_threads
-from training.settings import Config
+
+_VALIDATIONS = 10
+"""Most validations of a run."""
 
 _TIMED = 3.0
 """Least processor time of steps that are measured, in seconds: a run's varies by some tenths."""
@@ -199,14 +199,8 @@ class Race:
     def __init__(self, store: Path, work: Path, settings: Mapping[str, Any]) -> None:
         self._store, self._work = store, work
         self._settings = {**settings, "threads": 1, "pictures": 0, "progress": False}
-        reader = StoreReader.open(store)
-        crop, batch = (
-            int(settings.get(key, getattr(Config, key))) for key in ("crop", "batch_size")
-        )
-        crops = Config.crops_per_tile if crop < reader.meta.levels[0] else 1
-        samples = crops * len(select(reader, "train").tiles)
-        self._steps_per_epoch = max(1, samples // batch)  # a last, smaller batch is left out
-        self._time(1)  # compiles
+        epoch = self._train(epochs=1, val_every=1, seed=0)  # it compiles, too
+        self._steps_per_epoch = int(epoch.metrics["step"].iloc[-1])
         one, steps, taken = self._time(1), 2, 0.0
         while taken < _TIMED:
             steps *= 4
@@ -215,21 +209,20 @@ class Race:
 
     def _time(self, steps: int) -> float:
         """Return the processor time of a run, validated once."""
-        begun = time.process_time()
-        self._train(steps, seed=0, validations=1)
+        begun, epochs = time.process_time(), steps / self._steps_per_epoch
+        self._train(epochs=epochs, val_every=math.ceil(epochs), seed=0)
         return time.process_time() - begun
 
-    def _train(self, steps: float, seed: int, validations: int = 10) -> Path:
-        epochs = steps / self._steps_per_epoch
-        every = max(1, math.ceil(epochs / validations))
-        output: dict[str, Any] = {"out": self._work, "overwrite": True, "val_every": every}
-        run = train(self._store, **self._settings, **output, epochs=epochs, seed=seed)
-        return run.folder
+    def _train(self, **settings: float) -> TrainedRun:
+        output: dict[str, Any] = {"out": self._work, "overwrite": True}
+        return train(self._store, **self._settings, **output, **settings)
 
     def run(self, seconds: float, seed: int) -> Path:
         """Train for the processor time of a number of steps, and return the run."""
         announce(f"{self._work.name}: {seconds / self.step:.0f} steps of {self.step:.2g} s")
-        return self._train(seconds / self.step, seed)
+        epochs = seconds / self.step / self._steps_per_epoch
+        every = math.ceil(epochs / _VALIDATIONS)
+        return self._train(epochs=epochs, val_every=every, seed=seed).folder
 
 
 @command(LearningOptions)

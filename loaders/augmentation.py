@@ -114,11 +114,10 @@ class DeviceAugmentation(nn.Module):
 
     def _mix(self, image: Tensor, label: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return image and label with a box of the next sample in each."""
-        draws = [unit_hash(key, _BOX + part).view(-1, 1, 1) for part in range(5)]
-        (top, height, up), (left, width, back) = (
-            _placed((draws[0] * self.cutmix).sqrt(), to, of, side)
-            for to, of, side in zip(draws[1:3], draws[3:], label.shape[1:], strict=True)
-        )
+        share, y, x, of_y, of_x = (unit_hash(key, _BOX + n).view(-1, 1, 1) for n in range(5))
+        side = (share * self.cutmix).sqrt()
+        top, height, up = _placed(side, y, of_y, label.shape[1])
+        left, width, back = _placed(side, x, of_x, label.shape[2])
         own = torch.arange(label.numel(), device=label.device).view_as(label)
         row, column = own[0] // label.shape[2], own[0] % label.shape[2]
         inside = (row >= top) & (row < top + height) & (column >= left) & (column < left + width)

@@ -149,6 +149,7 @@ def test_boxes_are_mixed_by_default_where_few_pixels_have_classes(
     assert mixed() == ["50"]
     assert mixed("--cutmix", 0) == []
     assert mixed("--cutmix", 0.25) == ["25"]
+    assert mixed("--cutmix", 0.25, "--augmentation", "helpers.tiny:darken") == ["25"]
     assert mixed(store=store_path) == []
     assert mixed("--cutmix", 0.25, store=store_path) == ["25"]
     counted = parts.class_pixels

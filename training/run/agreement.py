@@ -122,11 +122,10 @@ class Agreement:
         of ``val_every``, else such that validations take a tenth of the time.
         """
         clock, config = self.clock, self._config
-        if config.time is not None:
-            if clock.left < clock.step + clock.validation:
-                return clock.is_over
-            if config.val_every is None:
-                return clock.validation_is_due
+        if clock.left < clock.step + clock.validation:
+            return clock.is_over
+        if config.time is not None and config.val_every is None:
+            return clock.validation_is_due
         return config.validates(self._progress.epoch + 1)
 
     def after_epoch(self, *, validated: bool) -> None:

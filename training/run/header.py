@@ -10,7 +10,7 @@ from training.checkpoint import Checkpoint
 from training.data import class_pixels, differences, folds_of, shared_ground
 from training.engine.host import describe
 from training.run.captured import WARM_UP
-from training.run.parts import info_of
+from training.run.parts import cutmix_of, info_of
 from training.run.trainer import Trainer
 
 
@@ -71,11 +71,11 @@ def _samples(run: Trainer) -> str:
         samples += f" of {loader.drawn_tiles} tiles with enough {enough}"
     if per_tile < run.config.crops_per_tile:
         samples += " (crops are not smaller than tiles)"
+    if mixed := cutmix_of(run.config, run.info, run.stores):
+        samples += f", boxes of others up to {mixed:.0%} (`cutmix`)"
     step = f"{size} per batch"
     step += f" x {ranks} ranks" if ranks > 1 else ""
     step += f" x {every} batches per step" if every > 1 else ""
-    mixed = getattr(run.trainable.prep.augmentation, "cutmix", 0.0)
-    samples += f", boxes of others up to {mixed:.0%} (`cutmix`)" if mixed else ""
     together = f" = {run.images_per_step} per step" if ranks * every > 1 else ""
     return f"{samples}, {step}{together}, {counted(-(-len(loader) // every), 'step')} per epoch"
 

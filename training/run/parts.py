@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,20 +78,24 @@ def make_trainable(config: Config, info: ModelInfo, engine: Engine, stores: Stor
         raise UsageError("class_weights", "auto needs labels of classes, or of speeds")
     weights = None if share is None or config.class_weights == "none" else inverse_root(share)
     loss = (ClassLoss if info.has_classes else RoadLoss)(config.loss, weights, config.dice)
-    if config.cutmix == "auto":
-        labelled = class_pixels(stores, info.class_names).sum() if info.has_classes else math.inf
-        config = replace(config, cutmix=_CUTMIX if labelled < _MANY_PIXELS else 0.0)
-    return Trainable(make_prep(info, engine.dtype, config), model, loss)
+    prep = make_prep(info, engine.dtype, config, cutmix_of(config, info, stores))
+    return Trainable(prep, model, loss)
 
 
-def make_prep(info: ModelInfo, dtype: torch.dtype, random: SamplingConfig) -> loaders.DevicePrep:
-    """Return the module that varies and normalises images and expands labels.
+def cutmix_of(config: Config, info: ModelInfo, stores: Stores) -> float:
+    """Return the ``cutmix`` of a run: that of the settings, or by the number of labelled pixels."""
+    if config.cutmix != "auto":
+        return config.cutmix
+    few = info.has_classes and class_pixels(stores, info.class_names).sum() < _MANY_PIXELS
+    return _CUTMIX if few else 0.0
 
-    ``cutmix`` auto is none here: only `make_trainable` knows the number of labels.
-    """
+
+def make_prep(
+    info: ModelInfo, dtype: torch.dtype, random: SamplingConfig, cutmix: float = 0.0
+) -> loaders.DevicePrep:
+    """Return the module that varies and normalises images and expands labels."""
     targets: loaders.Targets = info.targets  # type: ignore[assignment]  # read from a file as a string
     augmentation: loaders.Augmentation | None = None
-    cutmix = 0.0 if random.cutmix == "auto" else random.cutmix
     if random.scale > 1 or random.rotate > 0 or cutmix > 0:
         augmentation = loaders.DeviceAugmentation(
             scale=random.scale, rotate=random.rotate, cutmix=cutmix
