@@ -198,7 +198,8 @@ class Race:
 
     def __init__(self, store: Path, work: Path, settings: Mapping[str, Any]) -> None:
         self._store, self._work = store, work
-        self._settings = {**settings, "threads": 1, "pictures": 0, "progress": False}
+        usual = {"threads": 1, "pictures": 0, "progress": False, "out": work, "overwrite": True}
+        self._settings = {**settings, **usual}
         epoch = self._train(epochs=1, val_every=1, seed=0)  # it compiles, too
         self._steps_per_epoch = int(epoch.metrics["step"].iloc[-1])
         one, steps, taken = self._time(1), 2, 0.0
@@ -213,9 +214,9 @@ class Race:
         self._train(epochs=epochs, val_every=math.ceil(epochs), seed=0)
         return time.process_time() - begun
 
-    def _train(self, **settings: float) -> TrainedRun:
-        output: dict[str, Any] = {"out": self._work, "overwrite": True}
-        return train(self._store, **self._settings, **output, **settings)
+    def _train(self, *, epochs: float, val_every: int, seed: int) -> TrainedRun:
+        length = {"epochs": epochs, "val_every": val_every, "seed": seed}
+        return train(self._store, **self._settings | length)
 
     def run(self, seconds: float, seed: int) -> Path:
         """Train for the processor time of a number of steps, and return the run."""
