@@ -156,18 +156,22 @@ def draw_curves(path: Path, history: Sequence[Mapping[str, float]]) -> None:
     }
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}):
         figure = Figure(figsize=(10, 3.2), dpi=120, layout="constrained")
+        epochs = np.array([row["epoch"] for row in history])
         for axes, (title, lines) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-            drawn = np.array([[row.get(name, np.nan) for row in history] for name in lines])
-            for label, values in zip(lines.values(), drawn, strict=True):
-                if np.isfinite(values).any():
-                    axes.plot([row["epoch"] for row in history], values, marker=".", label=label)
             axes.set(title=title, xlabel="epoch")
-            known = drawn[np.isfinite(drawn)]
-            above = known > OUTLYING * (np.median(known) if known.size else 0)
-            if title == "loss" and above.any():  # one such value would flatten the rest
-                axes.set(title=f"loss ({above.sum()} higher, not shown)")
-                axes.set_ylim(0, 1.05 * known[~above].max())
-            if known.size:
-                axes.legend()
+            curves, usual = [np.empty(0)], [0.0]
+            for name, label in lines.items():
+                found = np.array([row.get(name, np.nan) for row in history])
+                there = np.isfinite(found)  # not of every epoch: one line joins the validated ones
+                values = found[there]
+                if values.size:
+                    axes.plot(epochs[there], values, marker=".", label=label)
+                    axes.legend()
+                    curves.append(values)
+                    usual.append(values[values <= OUTLYING * np.median(values)].max())
+            higher = (np.concatenate(curves) > max(usual)).sum()
+            if title == "loss" and higher:  # one such value would flatten the rest
+                axes.set(title=f"loss ({higher} higher, not shown)")
+                axes.set_ylim(0, 1.05 * max(usual))
         with replaced(path) as partial:
             figure.savefig(partial)

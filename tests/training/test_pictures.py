@@ -103,6 +103,21 @@ def test_one_large_loss_does_not_flatten_the_curve(tmp_path, monkeypatch):
     assert whole.get_title() == "loss"
 
 
+def test_rare_validations_are_joined_and_shown_though_far_above_training(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, path: shown.append(path.touch() or figure)
+    )
+    history = [{"epoch": i, "loss": 0.01} for i in range(1, 100)]
+    for epoch in (1, 40, 80):
+        history[epoch - 1] |= {"val_loss": 0.8, "mean_iou": 0.5}
+    draw_curves(tmp_path / "a.png", history)
+    losses, scores = (figure.lines for figure in shown[0].axes[:2])
+    assert losses[1].get_xdata().tolist() == scores[0].get_xdata().tolist() == [1, 40, 80]
+    assert shown[0].axes[0].get_title() == "loss"
+    assert shown[0].axes[0].get_ylim()[1] > 0.8
+
+
 @pytest.mark.parametrize(
     ("scores", "drawn"),
     [
